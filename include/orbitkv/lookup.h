@@ -1,0 +1,91 @@
+/* Finding cached blocks and holding them. */
+#ifndef ORBITKV_LOOKUP_H
+#define ORBITKV_LOOKUP_H
+
+#include <orbitkv/binding.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct okv_lease;
+
+/** Keys of consecutive blocks of one group, all key_bytes long, packed one after another. */
+struct okv_keys {
+	uint32_t group;
+	uint32_t count;	    /* 1 to OKV_MAX_BLOCKS */
+	uint32_t key_bytes; /* 1 to OKV_MAX_KEY_BYTES */
+	uint32_t reserved;  /* 0 */
+	const void *keys;   /* count * key_bytes; key i chains everything before block i */
+};
+
+#define OKV_LOOKUP_PEEK 0x1u /* only ask: pins nothing, changes nothing, needs no release */
+
+struct okv_lookup_options {
+	uint32_t size;
+	uint32_t flags;	    /* OKV_LOOKUP_* */
+	uint32_t consumers; /* how many restores will spend a share; default 1 */
+	uint32_t group_count;
+	const struct okv_keys *groups; /* distinct groups; block 0 of each is the sequence's start */
+	int32_t timeout_ms;	       /* for the answer; default 5,000; < 0 without limit */
+	uint32_t reserved;
+};
+
+OKV_EXPORT void okv_lookup_options_init(struct okv_lookup_options *opts);
+
+/** The usable blocks of each group asked for, as indexes into its keys. */
+struct okv_hit {
+	uint32_t group;
+	uint32_t first; /* 0 for a full group; later for window and state groups */
+	uint32_t count;
+	uint32_t reserved;
+};
+
+struct okv_lookup_result {
+	uint64_t tokens;      /* usable prefix, the same for all groups; 0: a miss */
+	uint32_t group_count; /* as asked, in the order asked */
+	uint32_t shortened;   /* 1: a reservation limit cut the prefix short */
+	struct okv_hit groups[OKV_MAX_GROUPS];
+};
+
+/**
+ * Find the longest usable prefix. A block is usable when every rank slot of it is sealed.
+ * Without PEEK the usable blocks are pinned by a lease, which ends with its last consumer, its
+ * TTL (renewed by use), or the last session that knows it.
+ *
+ * Owns     borrows opts; returns owned: a lease, or NULL on a miss or with PEEK (ret_lease may
+ *          be NULL then).
+ * Errors   OKV_E_AGAIN: the reservation limit leaves nothing, or the request area is full.
+ * Blocks   for one answer.   Threads any.
+ */
+OKV_EXPORT int okv_lookup(struct okv_namespace *ns, const struct okv_lookup_options *opts,
+			  struct okv_lookup_result *ret_result, struct okv_lease **ret_lease,
+			  struct okv_error *err);
+
+/** Names a lease to another process of the same namespace. */
+struct okv_lease_id {
+	uint8_t bytes[16];
+};
+
+OKV_EXPORT int okv_lease_id(const struct okv_lease *lease, struct okv_lease_id *ret_id);
+/** What the lease holds, as the lookup said. */
+OKV_EXPORT int okv_lease_result(const struct okv_lease *lease,
+				struct okv_lookup_result *ret_result);
+
+/**
+ * Open a lease that another session, or this one, looked up. Renews its TTL.
+ * Errors   OKV_E_NOENT: ended, expired, or of another namespace.
+ */
+OKV_EXPORT int okv_lease_open(struct okv_namespace *ns, const struct okv_lease_id *id,
+			      struct okv_lease **ret_lease, struct okv_error *err);
+
+/**
+ * Forget the lease here. When no session knows it any more it ends, whatever shares are left.
+ * Never blocks, never fails; restores already started keep what they need. NULL is allowed.
+ */
+OKV_EXPORT void okv_lease_release(struct okv_lease *lease);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,31 @@
+/*
+ * OrbitKV: a KV cache that outlives its engine. The whole API in one include.
+ *
+ *   engine.h    okv_engine_open      connect to the Manager, or run one inside
+ *   binding.h   okv_namespace_open   what is cached: identity and schema
+ *               okv_binding_register where this rank keeps it: layers on a device
+ *   lookup.h    okv_lookup           which blocks are there, pinned by a lease
+ *   transfer.h  okv_restore_start    blocks into pages, layer by layer
+ *               okv_publish_start    pages into blocks
+ *               okv_op_wait…         per layer, per operation
+ *   stats.h     okv_stats_get        counters
+ *   manager.h   okv_manager_create   the other side, embeddable
+ *
+ * Calls return 0 or an OKV_E_… code and may explain it in a struct okv_error.
+ * Option structs start with their size; fill them with their _init call. A struct of an older
+ * header gets defaults for what it lacks; a newer one is accepted when what we do not know is 0.
+ * Handles may be released in any order and any state; what they own lives until drained.
+ */
+#ifndef ORBITKV_ORBITKV_H
+#define ORBITKV_ORBITKV_H
+
+#include <orbitkv/version.h>
+#include <orbitkv/status.h>
+#include <orbitkv/manager.h>
+#include <orbitkv/engine.h>
+#include <orbitkv/binding.h>
+#include <orbitkv/lookup.h>
+#include <orbitkv/transfer.h>
+#include <orbitkv/stats.h>
+
+#endif

@@ -1,0 +1,33 @@
+/* Counters of one engine. The Manager's are in manager.h. */
+#ifndef ORBITKV_STATS_H
+#define ORBITKV_STATS_H
+
+#include <orbitkv/engine.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct okv_engine_stats {
+	uint64_t restores_started;
+	uint64_t restores_ok;
+	uint64_t restores_failed;
+	uint64_t publishes_started;
+	uint64_t publishes_ok;
+	uint64_t publishes_failed;
+	uint64_t restored_bytes;
+	uint64_t published_bytes;
+	uint64_t lookups;
+	uint64_t ops_running; /* not drained */
+	uint64_t bindings;
+	uint64_t arenas_mapped;
+	uint64_t arena_bytes;
+	uint64_t wakeups; /* times a library thread of this engine woke from sleep */
+};
+
+OKV_EXPORT int okv_stats_get(struct okv_engine *engine, struct okv_engine_stats *ret_stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

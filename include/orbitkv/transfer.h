@@ -1,0 +1,153 @@
+/* Moving blocks: publish (pages to blocks) and restore (blocks to pages). */
+#ifndef ORBITKV_TRANSFER_H
+#define ORBITKV_TRANSFER_H
+
+#include <orbitkv/lookup.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OKV_OP_NOTIFY 0x1u     /* report completion through okv_engine_poll() */
+#define OKV_RESTORE_KEEP 0x2u  /* do not spend a share of the lease */
+
+/**
+ * What must have finished before the pages may be touched: the streams that last used (restore)
+ * or wrote (publish) them. An idle one costs a query, a busy one a fence on the GPU; the caller
+ * is never blocked. A stream not named is not waited for. CUDA bindings only; a capturing stream
+ * or one of another context is refused.
+ */
+struct okv_ready {
+	uint32_t stream_count;
+	uint32_t reserved;
+	struct CUstream_st *const *streams; /* a NULL entry is the null stream, a real stream */
+};
+
+/** A CUDA event to record after one layer's last byte is ordered. */
+struct okv_layer_event {
+	uint32_t layer; /* index in the binding's layers */
+	uint32_t reserved;
+	struct CUevent_st *event; /* live and used by no other running operation until drained */
+	struct okv_owner owner;
+};
+
+/** Blocks of one group that go to (restore) or come from (publish) these pages. */
+struct okv_restore_group {
+	uint32_t group;
+	uint32_t first; /* block index, within what the lease holds of the group */
+	uint32_t count;
+	uint32_t reserved;
+	const uint32_t *pages; /* count * pages per block, in block order; none twice */
+};
+
+struct okv_restore_options {
+	uint32_t size;
+	uint32_t flags; /* OKV_OP_*, OKV_RESTORE_* */
+	uint32_t group_count;
+	uint32_t event_count;
+	const struct okv_restore_group *groups;
+	const struct okv_layer_event *events; /* at most one per layer */
+	struct okv_ready ready;
+	uint64_t user_data;
+	struct okv_owner owner; /* kept until drained */
+};
+
+OKV_EXPORT void okv_restore_options_init(struct okv_restore_options *opts);
+
+/**
+ * Start copying leased blocks into pages of this binding. Zero groups or zero blocks is legal:
+ * it completes and every layer becomes ready.
+ *
+ * Owns     borrows opts (owners are shared until drained); returns owned, okv_op_release().
+ *          On 0 a share of the lease is spent when the Manager accepts, unless KEEP; the
+ *          operation's result says so if that was refused.
+ * Pages    the library's until the operation drained: okv_op_wait() or okv_op_poll() saying so.
+ *          A timeout or a cancel is not permission to reuse them.
+ * Errors   OKV_E_INVAL (also a page named twice), OKV_E_BUSY (a page or event of another running
+ *          operation), OKV_E_CLOSED, OKV_E_AGAIN. Nothing was started.
+ * Blocks   never.   Threads any.
+ */
+OKV_EXPORT int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
+				 const struct okv_restore_options *opts, struct okv_op **ret_op,
+				 struct okv_error *err);
+
+struct okv_publish_group {
+	struct okv_keys keys;	 /* consecutive blocks; group, count, key_bytes, keys */
+	uint32_t first_position; /* block index of the first key in its sequence */
+	uint32_t tokens;	 /* valid tokens in these blocks: exactly count * block_tokens */
+	const void *parent;	 /* key before the first, keys.key_bytes long; NULL at position 0 */
+	const uint32_t *pages;	 /* count * pages per block, in block order */
+};
+
+struct okv_publish_options {
+	uint32_t size;
+	uint32_t flags; /* OKV_OP_* */
+	uint32_t group_count;
+	uint32_t reserved;
+	const struct okv_publish_group *groups;
+	struct okv_ready ready;
+	struct CUevent_st *sources_read; /* recorded when the pages may be reused; or NULL */
+	uint64_t user_data;
+	struct okv_owner owner;
+};
+
+OKV_EXPORT void okv_publish_options_init(struct okv_publish_options *opts);
+
+/**
+ * Start storing pages of this binding under keys. Keys already stored or being stored by
+ * someone else are skipped; when space runs out the longest head is stored.
+ * Contracts as okv_restore_start(); pages are only read.
+ */
+OKV_EXPORT int okv_publish_start(struct okv_binding *binding,
+				 const struct okv_publish_options *opts, struct okv_op **ret_op,
+				 struct okv_error *err);
+
+/* Nanoseconds from the start call; 0 where the stage was not reached. */
+struct okv_stage_times {
+	uint64_t ready;	     /* arguments checked, fences placed */
+	uint64_t dispatched; /* request visible to the Manager */
+	uint64_t dequeued;   /* grant seen by the worker */
+	uint64_t claimed;
+	uint64_t enqueued; /* last copy submitted */
+	uint64_t drained;
+};
+
+struct okv_op_result {
+	int32_t status;	       /* final: 0 or OKV_E_* */
+	uint32_t lease_spent;  /* restore: a share is gone */
+	uint64_t blocks;       /* copied */
+	uint64_t bytes;	       /* payload copied */
+	uint64_t present;      /* publish: skipped, stored already */
+	uint64_t in_progress;  /* publish: skipped, another publisher is at it */
+	uint64_t not_stored;   /* publish: tail for which there was no space */
+	struct okv_stage_times times; /* zero unless OKV_ENGINE_STAGE_TIMES */
+	char text[96];		      /* why, when status is not 0 */
+};
+
+/**
+ * Wait until this layer's event is recorded: only then may a consumer be linked to it.
+ * OKV_E_* of the operation when it never will be; no consumer may be linked then.
+ * timeout_ms < 0 waits without limit; 0 asks.   Threads any.
+ */
+OKV_EXPORT int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeout_ms);
+/** Wait until this layer's bytes are in place, for callers on the CPU. */
+OKV_EXPORT int okv_op_wait_layer(struct okv_op *op, uint32_t layer, int timeout_ms);
+/** OKV_E_AGAIN while running; else the final status. ret_result may be NULL. */
+OKV_EXPORT int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result);
+/**
+ * Wait for the end. Restore: drained. Publish: visible to every lookup. Returns the final status,
+ * or OKV_E_TIMEOUT with the operation unaffected. ret_result (may be NULL) is written at the end.
+ */
+OKV_EXPORT int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result);
+/** Ask it to end early. It still ends exactly once, as cancelled or as it would have. */
+OKV_EXPORT int okv_op_cancel(struct okv_op *op);
+/**
+ * Drop the handle, in any state; a running operation goes on to its end and its pages, events
+ * and owners stay in use until then. NULL is allowed.
+ */
+OKV_EXPORT void okv_op_release(struct okv_op *op);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,29 @@
+/* Version of the library this header belongs to. The build reads the numbers from here. */
+#ifndef ORBITKV_VERSION_H
+#define ORBITKV_VERSION_H
+
+#define OKV_VERSION_MAJOR 0
+#define OKV_VERSION_MINOR 1
+#define OKV_VERSION_PATCH 0
+
+/* Marks what libkv.so exports. test/abi compares the marks with the symbol map. */
+#if defined(__GNUC__)
+#define OKV_EXPORT __attribute__((visibility("default")))
+#else
+#define OKV_EXPORT
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Version of the loaded library as MAJOR << 16 | MINOR << 8 | PATCH.
+ * Blocks never.   Threads any.
+ */
+OKV_EXPORT unsigned okv_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,30 @@
+/* [B] The one monotonic clock, and polite spinning. */
+#ifndef OKI_BASE_CLOCK_H
+#define OKI_BASE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t oki_now_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Deadline timeout_ms from now; UINT64_MAX for a negative timeout. */
+static inline uint64_t oki_deadline_ns(int timeout_ms)
+{
+	return timeout_ms < 0 ? UINT64_MAX : oki_now_ns() + (uint64_t)timeout_ms * 1000000u;
+}
+
+static inline void oki_relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+#endif

@@ -1,0 +1,55 @@
+/* [B] Filling a caller's struct okv_error, and giving up when nothing else is safe. */
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void fill(struct okv_error *err, int status, int stage, int os_error, const char *fmt,
+		 va_list args)
+{
+	memset(err, 0, sizeof(*err));
+	err->status = status;
+	err->stage = stage;
+	err->os_error = os_error;
+	int used = vsnprintf(err->text, sizeof(err->text), fmt, args);
+	if (os_error && used >= 0 && (size_t)used < sizeof(err->text)) {
+		char buf[96];
+		const char *text = strerror_r(os_error, buf, sizeof(buf));
+		snprintf(err->text + used, sizeof(err->text) - (size_t)used, ": %s", text);
+	}
+}
+
+int oki_fail(struct okv_error *err, int status, int stage, const char *fmt, ...)
+{
+	if (err) {
+		va_list args;
+		va_start(args, fmt);
+		fill(err, status, stage, 0, fmt, args);
+		va_end(args);
+	}
+	return status;
+}
+
+int oki_fail_os(struct okv_error *err, int status, int stage, int os_error, const char *fmt, ...)
+{
+	if (err) {
+		va_list args;
+		va_start(args, fmt);
+		fill(err, status, stage, os_error, fmt, args);
+		va_end(args);
+	}
+	return status;
+}
+
+void oki_die(const char *fmt, ...)
+{
+	va_list args;
+	va_start(args, fmt);
+	fputs("orbitkv: fatal: ", stderr);
+	vfprintf(stderr, fmt, args);
+	fputc('\n', stderr);
+	va_end(args);
+	abort();
+}

@@ -1,0 +1,37 @@
+/*
+ * [M] Permission to reuse memory that a grant named. Values of this type are made in
+ * lib/grant/proof.c only, from what the record proves; never from a timeout or a closed socket.
+ */
+#ifndef OKI_GRANT_PROOF_H
+#define OKI_GRANT_PROOF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "wire/wire.h"
+
+enum oki_proof_kind {
+	OKI_PROOF_NONE = 0,
+	OKI_PROOF_UNGRANTED, /* the record never left Preparing: nobody was told the addresses */
+	OKI_PROOF_REVOKED,   /* Granted → Revoked was ours: nobody claimed, nobody can */
+	OKI_PROOF_DRAINED,   /* a valid Drained of this generation, every claimed part drained */
+};
+
+struct oki_proof {
+	uint32_t kind_private; /* enum oki_proof_kind; read with oki_proof_kind() */
+	int32_t engine_status_private;
+	uint64_t tag_private;
+};
+
+/* Nothing was granted yet: record is in Preparing with this tag. */
+bool oki_proof_ungranted(const struct okw_record *record, uint64_t tag, struct oki_proof *ret);
+/* Take an unclaimed grant back. On true the record is Revoked and *tag updated. */
+bool oki_proof_revoke(struct okw_record *record, uint64_t *tag, struct oki_proof *ret);
+/* The record (seen Drained with this tag) accounts for every claimed part. Copies the word once;
+ * a record that lies (drained != claimed, a bad status) proves nothing: false. */
+bool oki_proof_drained(struct okw_record *record, uint64_t tag, struct oki_proof *ret);
+
+enum oki_proof_kind oki_proof_kind(const struct oki_proof *proof);
+/* What the engine's executor said: 0 only when every byte was copied. DRAINED only. */
+int oki_proof_engine_status(const struct oki_proof *proof);
+
+#endif

@@ -1,0 +1,178 @@
+/*
+ * [M] What is cached, who holds it, what goes first. One object, one lock inside; lookups that
+ * pin nothing run under RCU alone. Every call may come from any thread that called
+ * oki_index_thread_enter().
+ */
+#ifndef OKI_INDEX_INDEX_H
+#define OKI_INDEX_INDEX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <orbitkv/lookup.h>
+#include "arena/alloc.h"
+#include "base/log.h"
+#include "grant/proof.h"
+#include "plan/schema.h"
+#include "wire/wire.h"
+
+struct oki_index;
+struct oki_hold; /* memory a grant names: sources of a restore or destinations of a publish */
+
+struct oki_index_config {
+	struct oki_pool *pool;	   /* borrowed */
+	uint32_t reserve_percent;  /* of the pool, for all leases together */
+	uint32_t session_percent;  /* for the leases one session looked up */
+	uint64_t lease_ttl_ns;
+	const struct oki_log *log;
+};
+
+int oki_index_create(const struct oki_index_config *config, struct oki_index **ret_index,
+		     struct okv_error *err);
+/* All threads left, all holds released or quarantined. Frees what is quarantined too. */
+void oki_index_destroy(struct oki_index *index);
+void oki_index_thread_enter(void);
+void oki_index_thread_leave(void);
+/* Around a sleep: a sleeping thread must not hold up reclamation. */
+void oki_index_thread_offline(void);
+void oki_index_thread_online(void);
+
+/* Find or create; the bytes are compared whole. Ids start at 1. */
+int oki_index_namespace(struct oki_index *index, const uint8_t *canonical, size_t size,
+			uint32_t *ret_id, struct okv_error *err);
+/* Borrowed for the index's life; NULL: unknown. */
+const struct oki_schema *oki_index_schema(struct oki_index *index, uint32_t namespace_id);
+
+/* ---- lookup and leases ---- */
+
+struct oki_index_keys {
+	uint32_t group;
+	uint32_t count;
+	uint32_t key_bytes;
+	const uint8_t *keys; /* borrowed */
+};
+
+struct oki_index_lookup {
+	uint32_t namespace_id;
+	uint32_t session; /* slot, below OKW_MAX_SESSIONS */
+	bool peek;
+	uint32_t consumers;
+	uint32_t group_count;
+	const struct oki_index_keys *groups;
+	uint64_t now_ns;
+};
+
+/*
+ * The longest usable prefix; pinned by a lease unless peek or nothing was found. A prefix is
+ * touched tail to head. Fills tokens, group_count, shortened, groups, lease_id and lease_slot
+ * (OKW_LEASES: no lease). OKV_E_AGAIN: the reservation limit leaves nothing.
+ */
+int oki_index_lookup(struct oki_index *index, const struct oki_index_lookup *ask,
+		     struct okw_lookup_reply *ret_reply, struct okv_error *err);
+/* Another session (or the same again) gets to know a lease: a slot of its own. Renews the TTL. */
+int oki_index_lease_open(struct oki_index *index, uint32_t namespace_id, uint32_t session,
+			 const uint8_t id[16], uint64_t now_ns, struct okw_lookup_reply *ret_reply,
+			 struct okv_error *err);
+/* The session forgets one slot; a bit it does not know is ignored. */
+void oki_index_lease_release(struct oki_index *index, uint32_t session, uint32_t lease_slot);
+/* The session is gone: forget all its leases. */
+void oki_index_session_end(struct oki_index *index, uint32_t session);
+/* End what expired; returns the next expiry, or UINT64_MAX when no lease is left. */
+uint64_t oki_index_expire(struct oki_index *index, uint64_t now_ns);
+
+/* ---- grants ---- */
+
+struct oki_index_range {
+	uint32_t group;
+	uint32_t first;
+	uint32_t count;
+};
+
+struct oki_index_restore {
+	uint32_t namespace_id;
+	uint32_t session;
+	uint32_t rank_slot;
+	uint32_t lease_slot;
+	uint8_t lease_id[16];
+	bool keep; /* do not spend a share */
+	uint32_t range_count;
+	const struct oki_index_range *ranges;
+	uint64_t now_ns;
+};
+
+/* One block of a hold, in request order. */
+struct oki_hold_block {
+	const struct oki_allocation *allocation;
+	uint32_t request_group; /* index of the range or keys */
+	uint32_t ordinal;	/* within it */
+};
+
+/*
+ * Prove the restore possible, then spend a share (unless keep) and pin the blocks in a new hold;
+ * on failure nothing changed.
+ */
+int oki_index_restore_begin(struct oki_index *index, const struct oki_index_restore *ask,
+			    struct oki_hold **ret_hold, struct okv_error *err);
+
+struct oki_index_publish_keys {
+	struct oki_index_keys keys;
+	uint32_t first_position;
+	const uint8_t *parent; /* key_bytes long, or NULL */
+};
+
+struct oki_index_publish {
+	uint32_t namespace_id;
+	uint32_t session;
+	uint32_t rank_slot;
+	int32_t node; /* NUMA node to place on, -1: any */
+	uint32_t group_count;
+	const struct oki_index_publish_keys *groups;
+	uint64_t now_ns;
+};
+
+struct oki_publish_counts {
+	uint64_t present;
+	uint64_t in_progress;
+	uint64_t not_stored;
+};
+
+/*
+ * Allocate a slot for every key that has none, evicting what may go; skip what is stored or
+ * being stored; stop at the first key for which there is no space. The hold may be empty (all
+ * present): then it has no blocks. OKV_E_NOSPACE: something was missing and nothing fits.
+ */
+int oki_index_publish_begin(struct oki_index *index, const struct oki_index_publish *ask,
+			    struct oki_hold **ret_hold, struct oki_publish_counts *ret_counts,
+			    struct okv_error *err);
+
+const struct oki_hold_block *oki_hold_blocks(const struct oki_hold *hold, uint64_t *ret_count);
+bool oki_hold_is_publish(const struct oki_hold *hold);
+
+/*
+ * The end of a hold, with the proof that no copy can touch it any more. A publish whose proof is
+ * DRAINED with engine status 0 is sealed; any other is forgotten and its memory free.
+ */
+void oki_hold_release(struct oki_index *index, struct oki_hold *hold,
+		      const struct oki_proof *proof);
+/* No proof will come: keep every byte out of use, count it. */
+void oki_hold_quarantine(struct oki_index *index, struct oki_hold *hold);
+
+struct oki_index_stats {
+	uint64_t namespaces;
+	uint64_t blocks;
+	uint64_t blocks_partial;
+	uint64_t leases;
+	uint64_t lookups;
+	uint64_t lookup_keys;
+	uint64_t lookup_hits;
+	uint64_t evictions;
+	uint64_t published_blocks;
+	uint64_t restored_blocks;
+	uint64_t bytes_total;
+	uint64_t bytes_used;
+	uint64_t bytes_quarantined;
+	uint64_t bytes_pinned;
+	uint64_t metadata_per_block; /* one slot, table share included */
+};
+void oki_index_stats(struct oki_index *index, struct oki_index_stats *ret_stats);
+
+#endif

@@ -1,0 +1,39 @@
+/* [B] From pairs (block, pages) to runs. */
+#ifndef OKI_PLAN_COMPILE_H
+#define OKI_PLAN_COMPILE_H
+
+#include "device/device.h"
+
+/* One block of a plan after its own check against the mapping. */
+struct oki_pair {
+	uint8_t *host;	  /* its payload in this process */
+	uint32_t region;  /* mapping (arena) it lies in: a run never spans two */
+	uint32_t ordinal; /* which block of the request group */
+};
+
+struct oki_runs {
+	struct oki_run *runs; /* owned */
+	uint32_t count;
+};
+
+/*
+ * Sort by page, merge contiguous, find constant pitch in (source offset, page). pages holds
+ * pages_per_block entries per ordinal, all distinct. block_bytes is the least distance between two
+ * blocks; max_pitch_bytes with max_page_stride bounds what one run may step. Reorders pairs.
+ */
+int oki_compile(struct oki_pair *pairs, uint32_t pair_count, const uint32_t *pages,
+		uint32_t pages_per_block, uint64_t block_bytes, uint64_t max_page_stride,
+		uint64_t max_pitch_bytes, struct oki_runs *ret_runs, struct okv_error *err);
+void oki_runs_fini(struct oki_runs *runs);
+
+/* Rows the runs stand for (blocks * pages). */
+uint64_t oki_runs_rows(const struct oki_runs *runs);
+
+/*
+ * Check a page list: every page below page_count, none twice. index of the first offender in the
+ * text. Uses scratch of page_count bits allocated inside.
+ */
+int oki_pages_check(const uint32_t *pages, uint64_t count, uint32_t page_count,
+		    struct okv_error *err);
+
+#endif

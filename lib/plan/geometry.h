@@ -1,0 +1,28 @@
+/* [E] Where a rank's layers are, proven once. */
+#ifndef OKI_PLAN_GEOMETRY_H
+#define OKI_PLAN_GEOMETRY_H
+
+#include "device/device.h"
+#include "plan/schema.h"
+
+struct oki_geometry {
+	uint32_t layer_count;
+	uint32_t group_count;
+	struct oki_layer_map *maps; /* owned; as schema->layers */
+	uint64_t *lengths;	    /* owned; the caller's length of each layer */
+	uint32_t pages_per_block[OKV_MAX_GROUPS];
+	uint32_t page_count[OKV_MAX_GROUPS]; /* the smallest of the group's layers */
+};
+
+/*
+ * Prove, in checked 64-bit arithmetic: sizes agree with the schema, one pages-per-block per group,
+ * every page inside its tensor, no byte in two (page, layer, segment). OKV_E_INVAL names the layer.
+ */
+int oki_geometry_init(struct oki_geometry *geometry, const struct oki_schema *schema,
+		      const struct okv_layer *layers, uint32_t layer_count, struct okv_error *err);
+void oki_geometry_fini(struct oki_geometry *geometry);
+
+/* Do two geometries share a byte? Exact, also for interleaved layers with different strides. */
+bool oki_geometry_overlaps(const struct oki_geometry *a, const struct oki_geometry *b);
+
+#endif

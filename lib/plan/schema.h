@@ -1,0 +1,54 @@
+/* [B] Cache identity and schema: validated, laid out, and as canonical bytes. */
+#ifndef OKI_PLAN_SCHEMA_H
+#define OKI_PLAN_SCHEMA_H
+
+#include <stddef.h>
+#include <orbitkv/binding.h>
+
+/* Segments start at multiples of this inside a block. */
+#define OKI_SEGMENT_ALIGN 16u
+
+struct oki_schema_layer {
+	uint32_t order;
+	uint32_t group;
+	uint32_t segment_count;
+	uint64_t segment_bytes[OKV_MAX_SEGMENTS]; /* per block */
+	uint64_t block_offset[OKV_MAX_SEGMENTS];  /* aligned, in consumption order */
+};
+
+struct oki_schema_group {
+	uint32_t kind;
+	uint32_t block_tokens;
+	uint32_t window_tokens;
+	uint32_t first_layer; /* index in layers */
+	uint32_t layer_count;
+	uint64_t payload_bytes; /* sum of all segments: what is copied */
+	uint64_t block_bytes;	/* with alignment gaps: what is allocated */
+	char layout_tag[32];
+};
+
+struct oki_schema {
+	uint32_t rank_slots;
+	uint32_t group_count;
+	uint32_t layer_count;
+	struct oki_schema_group groups[OKV_MAX_GROUPS];
+	struct oki_schema_layer *layers; /* owned; group after group */
+	uint32_t *by_order;		 /* owned; layer indexes in consumption order */
+};
+
+/* Check options and lay blocks out. On failure nothing is owned. */
+int oki_schema_init(struct oki_schema *schema, const struct okv_namespace_options *opts,
+		    struct okv_error *err);
+void oki_schema_fini(struct oki_schema *schema);
+
+/*
+ * Identity and schema as one canonical byte string: tagged, length-prefixed fields in a fixed
+ * order. Two inputs are equal exactly when their strings are. Returns owned (free).
+ */
+int oki_identity_encode(const struct okv_namespace_options *opts, uint8_t **ret_bytes,
+			size_t *ret_size, struct okv_error *err);
+/* The schema inside such a string, checked as if it came from an enemy. */
+int oki_identity_decode(const uint8_t *bytes, size_t size, struct oki_schema *ret_schema,
+			struct okv_error *err);
+
+#endif

@@ -1,0 +1,49 @@
+/* [B] Socket messages with descriptors, counted exactly, and peer credentials. */
+#ifndef OKI_WIRE_BOOTSTRAP_H
+#define OKI_WIRE_BOOTSTRAP_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+#include <orbitkv/status.h>
+#include "wire/wire.h"
+
+struct oki_message {
+	struct okw_msg head;
+	uint8_t *body; /* owned; head.bytes - sizeof(head) long; NULL when empty */
+	uint32_t body_bytes;
+	int fds[OKW_MSG_MAX_FDS]; /* owned; head.fd_count are valid, the rest -1 */
+};
+
+/*
+ * Send one message. Never raises SIGPIPE, never blocks when the socket is nonblocking
+ * (OKV_E_AGAIN). Borrows everything.
+ */
+int oki_message_send(int sock, uint32_t kind, uint32_t serial, int32_t status, const void *body,
+		     uint32_t body_bytes, const int *fds, uint32_t fd_count, struct okv_error *err);
+
+/* A reply that carries a status and its text. */
+int oki_message_refuse(int sock, uint32_t kind, uint32_t serial, const struct okv_error *why);
+
+/*
+ * Receive one message and prove it whole: magic, length, exactly head.fd_count descriptors, no
+ * truncation of either. On failure every descriptor that arrived is closed. timeout_ms < 0 waits
+ * without limit; OKV_E_TIMEOUT; OKV_E_SESSION at hang-up; OKV_E_PROTOCOL for what does not hold.
+ */
+int oki_message_receive(int sock, int timeout_ms, struct oki_message *ret_message,
+			struct okv_error *err);
+
+/* Close what is left in it and free the body. */
+void oki_message_fini(struct oki_message *message);
+
+struct oki_peer {
+	pid_t pid;
+	uid_t uid;
+	gid_t gid;
+};
+int oki_peer_get(int sock, struct oki_peer *ret_peer, struct okv_error *err);
+
+/* This build's hello; the other side compares field by field. */
+void oki_hello_init(struct okw_hello *hello, const char *name, uint32_t flags);
+int oki_hello_check(const struct okw_hello *theirs, uint32_t bytes, struct okv_error *err);
+
+#endif

@@ -1,0 +1,53 @@
+/* [B] One session's shared memory and bells, as each side holds them. */
+#ifndef OKI_WIRE_CHANNEL_H
+#define OKI_WIRE_CHANNEL_H
+
+#include <stdbool.h>
+#include <orbitkv/status.h>
+#include "wire/shm.h"
+#include "wire/wire.h"
+
+struct oki_channel {
+	struct okw_control *control;
+	uint8_t *requests; /* OKW_REQUEST_AREA_BYTES */
+	struct oki_shm control_shm;
+	struct oki_shm request_shm;
+	int request_fd; /* owned by the creator until sent; -1 with the importer */
+	int control_fd;
+	int engine_bell;  /* eventfd M→E, owned by both sides each */
+	int manager_bell; /* eventfd E→M */
+};
+
+/* [M] Create everything for a new session. */
+int oki_channel_create(struct oki_channel *channel, uint64_t epoch, uint64_t token, uint32_t slot,
+		       struct okv_error *err);
+/* [E] From the four fds of a welcome, in its order; takes them in success and failure. */
+int oki_channel_import(struct oki_channel *channel, int fds[4], const struct okw_welcome *welcome,
+		       struct okv_error *err);
+/* [M] After the welcome: the memfds are mapped, their descriptors can go. */
+void oki_channel_sent(struct oki_channel *channel);
+/* Unmap and close; half-built is fine. */
+void oki_channel_fini(struct oki_channel *channel);
+
+/*
+ * Announce a change of record index: dirty bit, then the eventfd if the listener sleeps.
+ * The state itself must have been stored before.
+ */
+void oki_bell_ring(struct okw_bell *bell, int eventfd, uint32_t index);
+/* As above without a record: wakes the listener to look at side bitmaps. */
+void oki_bell_wake(struct okw_bell *bell, int eventfd);
+
+/* Take all dirty bits of word w. */
+static inline uint64_t oki_bell_take(struct okw_bell *bell, uint32_t w)
+{
+	if (!atomic_load_explicit(&bell->dirty[w], memory_order_relaxed))
+		return 0;
+	return atomic_exchange(&bell->dirty[w], 0);
+}
+/* Any bit set? Sequentially consistent, for the look between declaring sleep and sleeping. */
+bool oki_bell_pending(struct okw_bell *bell);
+/* Declare sleep; true if it may sleep (nothing pending), false if there is work. */
+bool oki_bell_sleep(struct okw_bell *bell);
+void oki_bell_awake(struct okw_bell *bell);
+
+#endif

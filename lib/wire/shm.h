@@ -1,0 +1,29 @@
+/* [B] Shared memory files: created sealed, verified before they are mapped. */
+#ifndef OKI_WIRE_SHM_H
+#define OKI_WIRE_SHM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <orbitkv/status.h>
+
+/*
+ * One mapping of one memfd, shared by everybody in this process who asks for the same file with
+ * the same rights: in embedded mode both sides look through one mapping, as a race detector needs.
+ */
+struct oki_shm {
+	uint8_t *base;
+	uint64_t bytes;
+};
+
+/* A memfd of this size, zeroed, sealed against shrinking, growing and further seals. Owned fd. */
+int oki_shm_create(const char *name, uint64_t bytes, int *ret_fd, struct okv_error *err);
+
+/*
+ * Map a file after proving size and seals with fstat and F_GET_SEALS. expect_inode 0: any.
+ * Counted per file and rights; put once per get. Borrows fd.
+ */
+int oki_shm_get(int fd, uint64_t expect_bytes, uint64_t expect_inode, bool read_only,
+		struct oki_shm *ret_shm, struct okv_error *err);
+void oki_shm_put(struct oki_shm *shm);
+
+#endif

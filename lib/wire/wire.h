@@ -1,0 +1,312 @@
+/* [B] Every byte that two processes share. Fixed-width integers and atomics only. */
+#ifndef OKW_WIRE_H
+#define OKW_WIRE_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define OKW_MAGIC 0x564b424fu /* "OBKV" */
+#define OKW_BOOTSTRAP_VERSION 1u
+#define OKW_PROTOCOL_VERSION 1u
+#define OKW_SCHEMA_VERSION 1u
+
+#define OKW_RECORDS 1024u
+#define OKW_DIRTY_WORDS (OKW_RECORDS / 64u)
+#define OKW_PLAN_BANK_BYTES (1u << 20)
+#define OKW_PART_MAX_BYTES (OKW_PLAN_BANK_BYTES / 4u)
+#define OKW_REQUEST_AREA_BYTES (4u << 20)
+#define OKW_REQUEST_ALIGN 64u
+#define OKW_LEASES 4096u /* lease slots of one session */
+#define OKW_LEASE_WORDS (OKW_LEASES / 64u)
+#define OKW_TEXT_BYTES 88u
+#define OKW_MAX_GROUPS 8u
+#define OKW_MAX_KEY_BYTES 32u
+#define OKW_MAX_BLOCKS 4096u
+#define OKW_MAX_SESSIONS 64u
+#define OKW_MAX_ARENAS 64u /* what one importer accepts */
+#define OKW_MAX_SHARDS 48u /* what a Manager creates, leaving room for replacements */
+
+/*
+ * Operation record. One 64-bit tag word, generation << 8 | state, moved by compare-and-swap only;
+ * E = the engine moves it, M = the Manager. lib/grant/state.c has this graph as a table and
+ * test/model/ proves it.
+ *
+ *   Free ─E→ Reserved ─E→ Free                          local failure before submitting
+ *            Reserved ─E→ Submitted ─M→ Preparing
+ *   Preparing ─M→ Done                                  answered or refused
+ *   Preparing ─M→ Managed ─M→ Done                      the Manager's own executor ran it
+ *   Preparing ─M→ Granted ─M→ Revoked                   cancel, TTL, session loss before the claim
+ *                 Granted ─E→ Active ─E→ Drained ─M→ Reaped
+ *                             Active ─E→ Unknown        engine poisoned: quarantine
+ *   Done, Revoked, Reaped ─E→ Free                      generation + 1
+ *   engine gone while Active: no edge; quarantine
+ */
+enum {
+	OKW_FREE = 0,
+	OKW_RESERVED = 1,
+	OKW_SUBMITTED = 2,
+	OKW_PREPARING = 3,
+	OKW_DONE = 4,
+	OKW_MANAGED = 5,
+	OKW_GRANTED = 6,
+	OKW_REVOKED = 7,
+	OKW_ACTIVE = 8,
+	OKW_DRAINED = 9,
+	OKW_REAPED = 10,
+	OKW_UNKNOWN = 11,
+	OKW_STATES = 12,
+};
+
+enum {
+	OKW_OP_LOOKUP = 1,
+	OKW_OP_LEASE_OPEN = 2,
+	OKW_OP_RESTORE = 3,
+	OKW_OP_PUBLISH = 4,
+};
+
+/* okw_record.engine_flags, written by E only */
+#define OKW_ENGINE_CANCEL 0x1u	 /* the engine wants it to end early */
+#define OKW_ENGINE_SPINNING 0x2u /* someone polls the tag: no bell needed for the next change */
+
+/* okw_record.parts: E and M by compare-and-swap. closed forbids further claims. */
+#define OKW_PARTS_OFFERED_SHIFT 0
+#define OKW_PARTS_CLAIMED_SHIFT 16
+#define OKW_PARTS_COUNT_MASK 0xffffu
+#define OKW_PARTS_CLOSED (1ull << 32)
+
+struct okw_record {
+	_Atomic uint64_t tag;	       /* E, M: see above */
+	_Atomic uint64_t parts;	       /* E, M: {offered, claimed, closed} */
+	_Atomic uint32_t drained;      /* E: claimed parts whose copies ended */
+	_Atomic uint32_t consumed;     /* E: parts copied to private memory */
+	_Atomic uint32_t engine_flags; /* E: OKW_ENGINE_* */
+	uint32_t kind;		       /* E, before Submitted: OKW_OP_* */
+	uint32_t request_offset;       /* E, before Submitted: extent in the request area */
+	uint32_t request_bytes;	       /* E: request, from request_offset */
+	uint32_t reply_capacity;       /* E: reply, after the request rounded up to 8 */
+	uint32_t reply_bytes;	       /* M, before Done/Granted/Revoked/Reaped */
+	int32_t status;		       /* M, before Done/Revoked/Reaped: OKV_E_* */
+	int32_t engine_status;	       /* E, before Drained: what its executor says */
+	uint64_t stage[6];	       /* E, before Drained: ns from start; all zero: none */
+	char text[OKW_TEXT_BYTES];     /* M, with status; terminated */
+};
+static_assert(sizeof(struct okw_record) == 192, "record size");
+static_assert(offsetof(struct okw_record, drained) == 16, "record layout");
+static_assert(offsetof(struct okw_record, stage) == 56, "record layout");
+static_assert(offsetof(struct okw_record, text) == 104, "record layout");
+
+/*
+ * A bell in one direction. The ringer sets the dirty bit after the state it announces, then reads
+ * asleep; the sleeper sets asleep, then reads dirty again. All four are sequentially consistent.
+ * The bits are hints: the records are the authority.
+ */
+struct okw_bell {
+	_Atomic uint64_t dirty[OKW_DIRTY_WORDS];
+	_Atomic uint32_t asleep;
+	uint32_t reserved[31];
+};
+static_assert(sizeof(struct okw_bell) == 256, "bell size");
+
+/* The grant memfd. Created by M, mapped by both. */
+struct okw_control {
+	uint32_t magic; /* M, before the fd is sent; this line never changes after */
+	uint32_t bytes;
+	uint64_t epoch;
+	uint64_t token;
+	uint32_t slot;
+	uint32_t reserved0[9];
+	struct okw_bell submit; /* E rings, M's dispatcher listens: Submitted, cancel */
+	struct okw_bell retire; /* E rings, M's retire loop listens: consumed, Drained, releases */
+	struct okw_bell engine; /* M rings, E's session thread listens */
+	_Atomic uint64_t lease_release[OKW_LEASE_WORDS]; /* E sets, M takes: lease slots forgotten */
+	struct okw_record records[OKW_RECORDS];
+	uint8_t bank[OKW_PLAN_BANK_BYTES]; /* M, while the part is offered and not consumed */
+};
+static_assert(offsetof(struct okw_control, submit) == 64, "control layout");
+static_assert(offsetof(struct okw_control, records) % 64 == 0, "control layout");
+#define OKW_CONTROL_BYTES ((sizeof(struct okw_control) + 4095u) & ~4095u)
+/* Shared control memory of one session: control and request area. */
+#define OKW_SESSION_BYTES (OKW_CONTROL_BYTES + OKW_REQUEST_AREA_BYTES)
+static_assert(OKW_SESSION_BYTES < 5500000u, "control memory per session");
+
+/* ---- requests: E writes them into the request area before Submitted; M copies them once ---- */
+
+struct okw_request {
+	uint64_t epoch;
+	uint64_t token;
+	uint64_t tag; /* of the record at Submitted: no stale extent can pass for this one */
+	uint32_t kind;
+	uint32_t bytes; /* whole request, this head included */
+	uint32_t namespace_id;
+	uint32_t binding_id; /* 0 for lookups */
+	uint32_t flags;	     /* OKW_REQUEST_* */
+	uint32_t group_count;
+	uint32_t consumers;  /* lookup */
+	uint32_t lease_slot; /* restore: the session's slot for it */
+	uint8_t lease_id[16]; /* restore, lease open */
+	/* followed by group_count okw_request_group, then the keys of each, packed */
+};
+static_assert(sizeof(struct okw_request) == 72, "request size");
+
+#define OKW_REQUEST_PEEK 0x1u
+#define OKW_REQUEST_KEEP 0x2u
+
+struct okw_request_group {
+	uint32_t group;
+	uint32_t first; /* restore: block in the lease's range; publish: first position */
+	uint32_t count;
+	uint32_t key_bytes;    /* lookup, publish; 0 for restore */
+	uint32_t parent_bytes; /* publish: key_bytes or 0; the parent key precedes the keys */
+	uint32_t reserved;
+};
+static_assert(sizeof(struct okw_request_group) == 24, "request group size");
+
+/* ---- replies: M writes them behind the request, before the state that announces them ---- */
+
+struct okw_lookup_reply { /* lookup and lease open */
+	uint8_t lease_id[16];
+	uint32_t lease_slot; /* OKW_LEASES: no lease */
+	uint32_t group_count;
+	uint32_t shortened;
+	uint32_t reserved;
+	uint64_t tokens;
+	struct {
+		uint32_t group;
+		uint32_t first;
+		uint32_t count;
+		uint32_t reserved;
+	} groups[OKW_MAX_GROUPS];
+};
+static_assert(sizeof(struct okw_lookup_reply) == 168, "lookup reply size");
+
+struct okw_transfer_reply { /* restore and publish */
+	uint64_t blocks;      /* in the plan */
+	uint64_t present;     /* publish */
+	uint64_t in_progress; /* publish */
+	uint64_t not_stored;  /* publish */
+	uint32_t lease_spent; /* restore */
+	uint32_t part_total;  /* at Granted: how many parts will be offered */
+	struct {
+		uint32_t offset; /* in the bank */
+		uint32_t bytes;
+	} part[2]; /* part k is at [k & 1]; rewritten only after part k - 2 is consumed */
+};
+static_assert(sizeof(struct okw_transfer_reply) == 56, "transfer reply size");
+
+/*
+ * A plan part: which blocks, in operation order. The pages they belong to never cross: the engine
+ * holds the list it started with, so no plan can name a page the engine did not offer.
+ */
+struct okw_plan_head {
+	uint32_t magic;
+	uint32_t version; /* OKW_PROTOCOL_VERSION */
+	uint64_t epoch;
+	uint64_t token;
+	uint64_t tag; /* generation << 8 | OKW_GRANTED of the record */
+	uint32_t record;
+	uint32_t part;
+	uint32_t entry_count;
+	uint32_t groups_done; /* bit g: no later part has an entry of request group g */
+};
+static_assert(sizeof(struct okw_plan_head) == 48, "plan head size");
+
+struct okw_plan_entry {
+	uint32_t arena;
+	uint32_t request_group; /* index into the request's groups */
+	uint64_t allocation_id;
+	uint64_t offset; /* in the arena */
+	uint32_t ordinal; /* block of the request group, ascending within it */
+	uint32_t bytes;	  /* of the allocation's payload */
+};
+static_assert(sizeof(struct okw_plan_entry) == 32, "plan entry size");
+
+/* ---- socket messages (SOCK_SEQPACKET): one head, one body, the promised descriptors ---- */
+
+enum {
+	OKW_MSG_HELLO = 1,	 /* E: okw_hello */
+	OKW_MSG_WELCOME = 2,	 /* M: okw_welcome + 4 fds, or status and text */
+	OKW_MSG_NAMESPACE = 3,	 /* E: canonical bytes; M: okw_namespace_reply */
+	OKW_MSG_ARENA = 4,	 /* E: okw_arena_ask; M: okw_arena_reply + 1 fd */
+	OKW_MSG_BIND = 5,	 /* E: okw_bind; M: okw_bind_reply */
+	OKW_MSG_UNBIND = 6,	 /* E: okw_bind_reply; M: status */
+	OKW_MSG_STATUS = 7,	 /* instead of hello: M answers okw_status_reply and hangs up */
+	OKW_MSG_REFUSED = 8,	 /* M: status and text, to anything */
+};
+
+#define OKW_MSG_MAX_BYTES 131072u /* head and body */
+#define OKW_MSG_MAX_FDS 4u
+
+struct okw_msg {
+	uint32_t magic;
+	uint32_t kind;
+	uint32_t bytes; /* head and body */
+	uint32_t fd_count;
+	int32_t status; /* replies: 0 or OKV_E_*; then the body is the text */
+	uint32_t serial; /* a reply repeats its request's */
+};
+static_assert(sizeof(struct okw_msg) == 24, "message head size");
+
+#define OKW_HELLO_RESTORE_ONLY 0x1u
+
+struct okw_hello {
+	uint32_t bootstrap_version;
+	uint32_t protocol_version;
+	uint32_t schema_version;
+	uint32_t hello_bytes;
+	uint32_t record_bytes;
+	uint32_t control_bytes;
+	uint32_t request_area_bytes;
+	uint32_t flags; /* OKW_HELLO_* */
+	char name[32];	/* for the log; terminated */
+};
+static_assert(sizeof(struct okw_hello) == 64, "hello size");
+
+/* fds: request memfd, grant memfd, eventfd M→E, eventfd E→M */
+struct okw_welcome {
+	uint64_t epoch;
+	uint64_t token;
+	uint32_t slot;
+	uint32_t arena_count;
+	uint32_t control_bytes;
+	uint32_t request_area_bytes;
+	uint32_t lease_ttl_ms;
+	uint32_t part_bytes;
+};
+static_assert(sizeof(struct okw_welcome) == 40, "welcome size");
+
+struct okw_namespace_reply {
+	uint32_t namespace_id;
+	uint32_t reserved;
+};
+
+struct okw_arena_ask {
+	uint32_t index;
+	uint32_t reserved;
+};
+
+struct okw_arena_reply {
+	uint32_t arena; /* id named by plan entries */
+	uint32_t huge;	/* 1: huge pages */
+	uint64_t bytes;
+	uint64_t inode; /* what fstat must say */
+	int32_t node;	/* NUMA node or -1 */
+	uint32_t writable; /* 0: opened read-only for this session */
+};
+static_assert(sizeof(struct okw_arena_reply) == 32, "arena reply size");
+
+struct okw_bind {
+	uint32_t namespace_id;
+	uint32_t rank_slot;
+	uint32_t device_kind;
+	uint32_t reserved;
+	uint8_t device_id[16]; /* restore permits count per device: a GPU's UUID, or pid and slot */
+};
+
+struct okw_bind_reply {
+	uint32_t binding_id;
+	uint32_t reserved;
+};
+
+#endif
