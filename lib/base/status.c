@@ -10,7 +10,10 @@ struct entry {
 	const char *text;
 };
 
-#define ENTRY(code, sentence) {code, #code, sentence}
+#define ENTRY(code, sentence)         \
+	{                             \
+		code, #code, sentence \
+	}
 
 static const struct entry entries[] = {
 	ENTRY(OKV_OK, "success"),
@@ -77,12 +80,12 @@ enum okv_status_group okv_status_group(int status)
 const char *okv_stage_name(int stage)
 {
 	static const char *const names[] = {
-		[OKV_STAGE_NONE] = "none",	     [OKV_STAGE_ARGUMENTS] = "arguments",
-		[OKV_STAGE_CONNECT] = "connect",     [OKV_STAGE_REGISTER] = "register",
-		[OKV_STAGE_IMPORT] = "import",	     [OKV_STAGE_READY] = "ready",
-		[OKV_STAGE_REQUEST] = "request",     [OKV_STAGE_PREPARE] = "prepare",
-		[OKV_STAGE_CLAIM] = "claim",	     [OKV_STAGE_SUBMIT] = "submit",
-		[OKV_STAGE_DRAIN] = "drain",	     [OKV_STAGE_RETIRE] = "retire",
+		[OKV_STAGE_NONE] = "none",	 [OKV_STAGE_ARGUMENTS] = "arguments",
+		[OKV_STAGE_CONNECT] = "connect", [OKV_STAGE_REGISTER] = "register",
+		[OKV_STAGE_IMPORT] = "import",	 [OKV_STAGE_READY] = "ready",
+		[OKV_STAGE_REQUEST] = "request", [OKV_STAGE_PREPARE] = "prepare",
+		[OKV_STAGE_CLAIM] = "claim",	 [OKV_STAGE_SUBMIT] = "submit",
+		[OKV_STAGE_DRAIN] = "drain",	 [OKV_STAGE_RETIRE] = "retire",
 	};
 	if (stage < 0 || (size_t)stage >= sizeof(names) / sizeof(names[0]))
 		return "?";

@@ -19,6 +19,8 @@ enum oki_proof_kind {
 struct oki_proof {
 	uint32_t kind_private; /* enum oki_proof_kind; read with oki_proof_kind() */
 	int32_t engine_status_private;
+	uint32_t claimed_private;
+	uint32_t reserved_private;
 	uint64_t tag_private;
 };
 
@@ -26,12 +28,20 @@ struct oki_proof {
 bool oki_proof_ungranted(const struct okw_record *record, uint64_t tag, struct oki_proof *ret);
 /* Take an unclaimed grant back. On true the record is Revoked and *tag updated. */
 bool oki_proof_revoke(struct okw_record *record, uint64_t *tag, struct oki_proof *ret);
-/* The record (seen Drained with this tag) accounts for every claimed part. Copies the word once;
- * a record that lies (drained != claimed, a bad status) proves nothing: false. */
+/*
+ * The record (seen Drained with this tag) accounts for every claimed part. Closes the parts and
+ * copies each word once; a record that lies (drained != claimed, an unknown status, success with
+ * a part left unclaimed) proves nothing: false.
+ */
 bool oki_proof_drained(struct okw_record *record, uint64_t tag, struct oki_proof *ret);
 
 enum oki_proof_kind oki_proof_kind(const struct oki_proof *proof);
 /* What the engine's executor said: 0 only when every byte was copied. DRAINED only. */
 int oki_proof_engine_status(const struct oki_proof *proof);
+/*
+ * How many parts were claimed and drained. DRAINED only. The caller, who remembers how many parts
+ * it offered and planned, believes a status of 0 only if this is all of them.
+ */
+uint32_t oki_proof_claimed(const struct oki_proof *proof);
 
 #endif

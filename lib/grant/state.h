@@ -9,7 +9,7 @@
 enum oki_mover { OKI_MOVER_NONE, OKI_MOVER_ENGINE, OKI_MOVER_MANAGER };
 
 #define OKI_TAG(generation, state) ((uint64_t)(generation) << 8 | (uint64_t)(state))
-#define OKI_TAG_STATE(tag) ((uint32_t)((tag) & 0xffu))
+#define OKI_TAG_STATE(tag) ((uint32_t)((tag)&0xffu))
 #define OKI_TAG_GENERATION(tag) ((uint64_t)(tag) >> 8)
 
 /* Who may move a record from one state to the other; OKI_MOVER_NONE: there is no such edge. */

@@ -17,16 +17,17 @@ struct oki_runs {
 };
 
 /*
- * Sort by page, merge contiguous, find constant pitch in (source offset, page). pages holds
- * pages_per_block entries per ordinal, all distinct. block_bytes is the least distance between two
- * blocks; max_pitch_bytes with max_page_stride bounds what one run may step. Reorders pairs.
+ * Cut each block into pieces of constant page step, sort pieces of one region and shape by page,
+ * join what has a constant pitch in (source offset, page). pages holds pages_per_block entries per
+ * ordinal, all distinct. block_bytes is the least distance between two blocks; max_pitch_bytes
+ * with max_page_stride bounds what one run may step. May reorder pairs. OKV_E_INVAL, OKV_E_NOMEM.
  */
 int oki_compile(struct oki_pair *pairs, uint32_t pair_count, const uint32_t *pages,
 		uint32_t pages_per_block, uint64_t block_bytes, uint64_t max_page_stride,
 		uint64_t max_pitch_bytes, struct oki_runs *ret_runs, struct okv_error *err);
 void oki_runs_fini(struct oki_runs *runs);
 
-/* Rows the runs stand for (blocks * pages). */
+/* Rows the runs stand for, of one segment (blocks * pages). */
 uint64_t oki_runs_rows(const struct oki_runs *runs);
 
 /*

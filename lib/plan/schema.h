@@ -7,6 +7,11 @@
 
 /* Segments start at multiples of this inside a block. */
 #define OKI_SEGMENT_ALIGN 16u
+/* Bounds the public header leaves to the size of one message. */
+#define OKI_MAX_IDENTITY_STRING 4096u
+#define OKI_MAX_IDENTITY_FIELDS 256u
+/* count * block_tokens of one publish is a 32-bit number. */
+#define OKI_MAX_BLOCK_TOKENS (UINT32_MAX / OKV_MAX_BLOCKS)
 
 struct oki_schema_layer {
 	uint32_t order;
@@ -36,6 +41,13 @@ struct oki_schema {
 	uint32_t *by_order;		 /* owned; layer indexes in consumption order */
 };
 
+/*
+ * Read opts over the defaults and check every number, string and pointer. ret_full borrows what
+ * opts points to. OKV_E_INVAL, OKV_E_LIMIT; OKV_E_VERSION for a field this library does not know.
+ */
+int oki_namespace_check(const struct okv_namespace_options *opts,
+			struct okv_namespace_options *ret_full, struct okv_error *err);
+
 /* Check options and lay blocks out. On failure nothing is owned. */
 int oki_schema_init(struct oki_schema *schema, const struct okv_namespace_options *opts,
 		    struct okv_error *err);
@@ -43,11 +55,15 @@ void oki_schema_fini(struct oki_schema *schema);
 
 /*
  * Identity and schema as one canonical byte string: tagged, length-prefixed fields in a fixed
- * order. Two inputs are equal exactly when their strings are. Returns owned (free).
+ * order. Two inputs are equal exactly when their strings are. Returns owned (free). OKV_E_LIMIT
+ * when it does not fit one message.
  */
 int oki_identity_encode(const struct okv_namespace_options *opts, uint8_t **ret_bytes,
 			size_t *ret_size, struct okv_error *err);
-/* The schema inside such a string, checked as if it came from an enemy. */
+/*
+ * The schema inside such a string, checked as if it came from an enemy: only what encode itself
+ * would have written is accepted. OKV_E_PROTOCOL, OKV_E_NOMEM.
+ */
 int oki_identity_decode(const uint8_t *bytes, size_t size, struct oki_schema *ret_schema,
 			struct okv_error *err);
 

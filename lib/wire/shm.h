@@ -15,7 +15,16 @@ struct oki_shm {
 	uint64_t bytes;
 };
 
-/* A memfd of this size, zeroed, sealed against shrinking, growing and further seals. Owned fd. */
+/*
+ * memfd_create() with close-on-exec, sealing and, where the kernel knows it, no-exec, plus
+ * more_flags (MFD_HUGETLB ...). Owned fd, or -1 and errno.
+ */
+int oki_shm_memfd(const char *name, unsigned more_flags);
+/* Seal against shrinking, growing and further seals. -1 and errno when that fails. */
+int oki_shm_seal(int fd);
+
+/* A memfd of this size, zeroed, allocated, sealed against shrinking, growing and further seals.
+ * Owned fd. */
 int oki_shm_create(const char *name, uint64_t bytes, int *ret_fd, struct okv_error *err);
 
 /*

@@ -1,0 +1,45 @@
+/* [E] What one pass of mini_engine found out, for people and for scripts. */
+#ifndef MINI_REPORT_H
+#define MINI_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MINI_MAX_DECODE 256u
+
+/* FNV-1a, 128 bits: over the bits of every logit, so that one differing bit shows. */
+struct mini_digest {
+	unsigned __int128 hash;
+};
+
+void mini_digest_init(struct mini_digest *d);
+void mini_digest_add(struct mini_digest *d, const float *values, uint32_t count);
+
+/* One pass: a cold one (computes and publishes) or a restored one. */
+struct mini_report {
+	const char *role; /* "cold", "restored", "flipped" */
+	uint32_t prompt_tokens;
+	uint32_t computed_tokens; /* of the prompt, before the first new token */
+	uint64_t published_blocks;
+	uint64_t present_blocks; /* not published again: stored already */
+	uint64_t published_bytes;
+	uint64_t restored_blocks;
+	uint64_t restored_bytes;
+	uint32_t moved_pages; /* restored blocks whose page number is another than their place */
+	double first_token_ms;
+	double first_layer_ms; /* until layer 0 could be read; 0 when cold */
+	bool verified;
+	uint64_t differing_bytes; /* against a recomputed reference; when verified */
+	uint64_t stray_bytes;	  /* written outside of the pages in use; when verified */
+	uint32_t decoded;
+	uint8_t tokens[MINI_MAX_DECODE];
+	struct mini_digest first; /* logits of the first new token */
+	struct mini_digest all;	  /* logits of every new token */
+};
+
+/** Lines for people, on stdout. */
+void mini_report_print(const struct mini_report *r);
+/** key=value lines, in a file that appears complete or not at all. 0 or an errno value. */
+int mini_report_write(const struct mini_report *r, const char *path);
+
+#endif

@@ -1,0 +1,306 @@
+/* [E] orbitkv-replay: what the cache makes of a trace of real requests. */
+#include "replay.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_MEMORY (1ull << 30)
+#define STATUS_MS 5000
+
+static const char usage[] =
+	"usage: orbitkv-replay --trace FILE [options]\n"
+	"       orbitkv-replay --speed [--tidy] [--json]\n"
+	"\n"
+	"Replays a trace (JSON lines with \"hash_ids\") through the cache: restores what each\n"
+	"request finds, checks every byte, publishes the rest. Starts a Manager of its own.\n"
+	"\n"
+	"  --requests N     only the first N requests\n"
+	"  --models FILE    JSON file of KV geometries\n"
+	"  --model NAME     one of them (built in: tiny, qwen3-8b; default tiny)\n"
+	"  --memory SIZE    memory of the Manager, as 512M or 4G (default 1G)\n"
+	"  --blocks N       memory for exactly N blocks instead\n"
+	"  --device KIND    where the pages are: host (default) or cuda\n"
+	"  --socket PATH    use the Manager that listens there\n"
+	"  --embedded       run the Manager inside the engine\n"
+	"  --engines N      engine processes that take turns (default 1)\n"
+	"  --tidy           consecutive pages instead of shuffled ones\n"
+	"  --json           print one JSON object\n"
+	"  --speed          no trace: restores against plain memcpy, and lookup latency\n"
+	"\n"
+	"Exit status: 0 good, 1 an operation failed or a byte is wrong, 2 usage, 77 no GPU.\n";
+
+enum option_id {
+	OPT_TRACE = 256,
+	OPT_REQUESTS,
+	OPT_MODELS,
+	OPT_MODEL,
+	OPT_MEMORY,
+	OPT_BLOCKS,
+	OPT_DEVICE,
+	OPT_SOCKET,
+	OPT_EMBEDDED,
+	OPT_ENGINES,
+	OPT_TIDY,
+	OPT_JSON,
+	OPT_SPEED,
+	OPT_HELP,
+};
+
+static const struct option options[] = {
+	{"trace", required_argument, NULL, OPT_TRACE},
+	{"requests", required_argument, NULL, OPT_REQUESTS},
+	{"models", required_argument, NULL, OPT_MODELS},
+	{"model", required_argument, NULL, OPT_MODEL},
+	{"memory", required_argument, NULL, OPT_MEMORY},
+	{"blocks", required_argument, NULL, OPT_BLOCKS},
+	{"device", required_argument, NULL, OPT_DEVICE},
+	{"socket", required_argument, NULL, OPT_SOCKET},
+	{"embedded", no_argument, NULL, OPT_EMBEDDED},
+	{"engines", required_argument, NULL, OPT_ENGINES},
+	{"tidy", no_argument, NULL, OPT_TIDY},
+	{"json", no_argument, NULL, OPT_JSON},
+	{"speed", no_argument, NULL, OPT_SPEED},
+	{"help", no_argument, NULL, OPT_HELP},
+	{NULL, 0, NULL, 0},
+};
+
+static int complain(const char *what, const char *value)
+{
+	fprintf(stderr, "orbitkv-replay: %s%s%s\n", what, value != NULL ? ": " : "",
+		value != NULL ? value : "");
+	return -1;
+}
+
+/* A whole number from 1 to max with an optional K, M, G or T. */
+static int read_number(const char *text, bool suffix, uint64_t max, uint64_t *ret_value)
+{
+	static const char suffixes[] = "KMGT";
+	unsigned shift = 0;
+	char *end;
+
+	errno = 0;
+	unsigned long long value = strtoull(text, &end, 10);
+	if (errno != 0 || end == text || text[0] < '0' || text[0] > '9')
+		return complain("not a number", text);
+	if (suffix && *end != '\0' && strchr(suffixes, *end) != NULL) {
+		shift = 10 * (unsigned)(strchr(suffixes, *end) - suffixes + 1);
+		end++;
+	}
+	if (*end != '\0')
+		return complain("not a number", text);
+	if (value == 0 || value > max >> shift)
+		return complain("out of range", text);
+	*ret_value = value << shift;
+	return 0;
+}
+
+static int read_count(const char *text, uint64_t max, uint32_t *ret_value)
+{
+	uint64_t value;
+
+	if (read_number(text, false, max, &value) != 0)
+		return -1;
+	*ret_value = (uint32_t)value;
+	return 0;
+}
+
+static int read_device(const char *text, uint32_t *ret_device)
+{
+	if (strcmp(text, "host") == 0)
+		*ret_device = OKV_DEVICE_HOST;
+	else if (strcmp(text, "cuda") == 0)
+		*ret_device = OKV_DEVICE_CUDA;
+	else
+		return complain("no such device (host, cuda)", text);
+	return 0;
+}
+
+static int take_option(struct replay_config *config, int id)
+{
+	switch (id) {
+	case OPT_TRACE: config->trace_file = optarg; return 0;
+	case OPT_REQUESTS: return read_count(optarg, UINT32_MAX, &config->requests);
+	case OPT_MODELS: config->models_file = optarg; return 0;
+	case OPT_MODEL: config->model_name = optarg; return 0;
+	case OPT_MEMORY: return read_number(optarg, true, 1ull << 46, &config->memory_bytes);
+	case OPT_BLOCKS: return read_number(optarg, false, 1ull << 30, &config->blocks);
+	case OPT_DEVICE: return read_device(optarg, &config->device);
+	case OPT_SOCKET: config->socket = optarg; return 0;
+	case OPT_EMBEDDED: config->embedded = true; return 0;
+	case OPT_ENGINES: return read_count(optarg, 64, &config->engines);
+	case OPT_TIDY: config->tidy = true; return 0;
+	case OPT_JSON: config->json = true; return 0;
+	case OPT_SPEED: config->speed = true; return 0;
+	default: return -1;
+	}
+}
+
+static int check_options(const struct replay_config *config)
+{
+	bool sized = config->memory_bytes != 0 || config->blocks != 0;
+
+	if (config->speed) {
+		if (config->trace_file != NULL || config->model_name != NULL || sized ||
+		    config->socket != NULL || config->embedded || config->engines > 1 ||
+		    config->device != OKV_DEVICE_HOST)
+			return complain("--speed goes with --tidy and --json only", NULL);
+		return 0;
+	}
+	if (config->trace_file == NULL)
+		return complain("--trace FILE is missing", NULL);
+	if (config->memory_bytes != 0 && config->blocks != 0)
+		return complain("--memory and --blocks exclude each other", NULL);
+	if (config->socket != NULL && (sized || config->embedded))
+		return complain("--socket excludes --memory, --blocks and --embedded", NULL);
+	if (config->embedded && config->engines > 1)
+		return complain("--embedded has one engine", NULL);
+	if (config->models_file != NULL && config->model_name == NULL)
+		return complain("--models needs --model NAME", NULL);
+	return 0;
+}
+
+static void interrupted(int number)
+{
+	(void)number; /* its arrival ends the pipe read that waits */
+}
+
+/* A stop signal ends a read or write with EINTR, and everything is torn down from there. */
+static void catch_signals(void)
+{
+	struct sigaction action = {.sa_handler = interrupted};
+
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
+static int ask_manager(const char *socket, struct okv_manager_status *ret_status)
+{
+	char text[REPLAY_TEXT_BYTES];
+	struct okv_error err = {.text = ""};
+	int rc = okv_manager_status_query(socket, STATUS_MS, ret_status, &err);
+
+	if (rc == 0)
+		return 0;
+	replay_explain(text, "okv_manager_status_query", rc, &err);
+	return complain(text, NULL);
+}
+
+/* The Manager's counters before and after, unless it is inside the engine. */
+static int measure(struct replay_fleet *fleet, const char *socket, struct replay_report *report)
+{
+	const struct replay_config *config = report->config;
+	struct okv_manager_status before;
+	struct okv_manager_status after;
+	char text[REPLAY_TEXT_BYTES] = "";
+
+	report->capacity_blocks = config->blocks;
+	if (config->embedded && config->blocks == 0)
+		report->capacity_blocks = config->memory_bytes / config->model.block_bytes;
+	if (!config->embedded) {
+		if (ask_manager(socket, &before) != 0)
+			return REPLAY_FAILED;
+		report->capacity_blocks = before.bytes_total / config->model.block_bytes;
+	}
+	if (replay_fleet_run(fleet, replay_report_add, report, text) != REPLAY_OK) {
+		complain(text, NULL);
+		return REPLAY_FAILED;
+	}
+	if (!config->embedded) {
+		if (ask_manager(socket, &after) != 0)
+			return REPLAY_FAILED;
+		report->evictions = after.evictions - before.evictions;
+		report->evictions_known = true;
+	}
+	return REPLAY_OK;
+}
+
+static int replay_on(const struct replay_config *config, const char *socket)
+{
+	char text[REPLAY_TEXT_BYTES] = "";
+	struct replay_report report;
+	struct replay_fleet *fleet;
+	int rc;
+
+	if (replay_report_init(config, &report) != 0) {
+		complain("out of memory", NULL);
+		return REPLAY_FAILED;
+	}
+	rc = replay_fleet_start(config, socket, &fleet, text);
+	if (rc != REPLAY_OK) {
+		complain(text, NULL);
+		goto out;
+	}
+	rc = measure(fleet, socket, &report);
+	if (replay_fleet_stop(fleet) != 0) {
+		complain("an engine process did not end cleanly", NULL);
+		rc = REPLAY_FAILED;
+	}
+	int verdict = replay_report_print(&report);
+	if (rc == REPLAY_OK)
+		rc = verdict;
+out:
+	replay_report_fini(&report);
+	return rc;
+}
+
+static int replay(struct replay_config *config)
+{
+	struct replay_manager manager;
+	char text[REPLAY_TEXT_BYTES] = "";
+	int rc;
+
+	if (config->memory_bytes == 0)
+		config->memory_bytes = DEFAULT_MEMORY;
+	if (config->embedded || config->socket != NULL)
+		return replay_on(config, config->socket);
+	if (replay_manager_start(config, &manager, text) != 0) {
+		complain(text, NULL);
+		return REPLAY_FAILED;
+	}
+	rc = replay_on(config, manager.socket);
+	if (replay_manager_stop(&manager) != 0) {
+		complain("the Manager did not end cleanly", NULL);
+		rc = rc == REPLAY_OK ? REPLAY_FAILED : rc;
+	}
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	struct replay_config config = {.engines = 1, .device = OKV_DEVICE_HOST};
+	int rc = REPLAY_USAGE;
+	int id;
+
+	while ((id = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (id == OPT_HELP) {
+			fputs(usage, stdout);
+			return REPLAY_OK;
+		}
+		if (take_option(&config, id) != 0) {
+			fputs("Try orbitkv-replay --help.\n", stderr);
+			return REPLAY_USAGE;
+		}
+	}
+	if (optind < argc) {
+		complain("not an option", argv[optind]);
+		return REPLAY_USAGE;
+	}
+	if (check_options(&config) != 0)
+		return REPLAY_USAGE;
+	catch_signals();
+	if (config.speed)
+		return replay_speed(&config);
+	if (replay_model_load(config.models_file, config.model_name, &config.model) != 0)
+		return REPLAY_USAGE;
+	if (replay_trace_load(config.trace_file, config.requests, &config.trace) == 0) {
+		rc = replay(&config);
+		replay_trace_fini(&config.trace);
+	}
+	replay_model_fini(&config.model);
+	return rc;
+}

@@ -1,0 +1,145 @@
+/* [E] Bytes that say where they belong, so that a misplaced one betrays its origin. */
+#include "replay.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/*
+ * A word is its own address, scrambled one-to-one:
+ *   block id 26 bits | layer 10 | segment 3 | word in the segment 25
+ */
+#define ID_SHIFT 38
+#define LAYER_SHIFT 28
+#define SEGMENT_SHIFT 25
+#define WORD_MASK (((uint64_t)1 << SEGMENT_SHIFT) - 1)
+
+#define SCRAMBLE 0xbf58476d1ce4e5b9ull
+
+_Static_assert(OKV_MAX_LAYERS <= 1u << (ID_SHIFT - LAYER_SHIFT), "layer fits its field");
+_Static_assert(OKV_MAX_SEGMENTS <= 1u << (LAYER_SHIFT - SEGMENT_SHIFT), "segment fits its field");
+_Static_assert(REPLAY_MAX_SEGMENT_BYTES / 8 <= WORD_MASK + 1, "word fits its field");
+_Static_assert(((uint64_t)REPLAY_MAX_ID << ID_SHIFT) >> ID_SHIFT == REPLAY_MAX_ID, "id fits");
+
+static inline uint64_t scramble(uint64_t x)
+{
+	x ^= x >> 32;
+	x *= SCRAMBLE;
+	return x ^ x >> 29;
+}
+
+static uint64_t unscramble(uint64_t x)
+{
+	uint64_t inverse = SCRAMBLE; /* Newton's iteration doubles the correct bits: 3 to 96 */
+
+	for (int i = 0; i < 5; i++)
+		inverse *= 2 - SCRAMBLE * inverse;
+	x ^= x >> 29 ^ x >> 58;
+	x *= inverse;
+	return x ^ x >> 32;
+}
+
+static uint64_t address_of(const struct replay_place *place)
+{
+	return (uint64_t)place->id << ID_SHIFT | (uint64_t)place->layer << LAYER_SHIFT |
+	       (uint64_t)place->segment << SEGMENT_SHIFT;
+}
+
+void replay_key(uint32_t id, uint8_t key[REPLAY_KEY_BYTES])
+{
+	uint64_t words[2] = {scramble(id + 1ull), scramble(~(uint64_t)id)};
+
+	memcpy(key, words, sizeof(words));
+}
+
+void replay_fill(const struct replay_place *place, void *bytes, uint64_t size)
+{
+	uint64_t address = address_of(place);
+	uint64_t words = size / 8;
+	uint8_t *out = bytes;
+
+	for (uint64_t i = 0; i < words; i++) {
+		uint64_t word = scramble(address + i);
+
+		memcpy(out + i * 8, &word, 8);
+	}
+	if (size % 8 > 0) {
+		uint64_t word = scramble(address + words);
+
+		memcpy(out + words * 8, &word, size % 8);
+	}
+}
+
+static void describe(const struct replay_place *place, uint64_t offset, uint64_t found,
+		     uint64_t width, char *text)
+{
+	uint64_t origin = unscramble(found);
+	uint64_t poison;
+
+	memset(&poison, REPLAY_POISON, sizeof(poison));
+	int n = snprintf(text, REPLAY_TEXT_BYTES,
+			 "block %u layer %u segment %u offset %" PRIu64 " holds ", place->id,
+			 place->layer, place->segment, offset);
+	if (n < 0 || n >= REPLAY_TEXT_BYTES)
+		return;
+	size_t room = REPLAY_TEXT_BYTES - (size_t)n;
+	if (found == poison)
+		snprintf(text + n, room, "poison: it was never written");
+	else if (found == 0)
+		snprintf(text + n, room, "zeros");
+	else if (width < 8)
+		snprintf(text + n, room, "other bytes");
+	else
+		snprintf(text + n, room,
+			 "%016" PRIx64 ", as in block %u layer %u segment %u offset %" PRIu64,
+			 found, (uint32_t)(origin >> ID_SHIFT),
+			 (uint32_t)(origin >> LAYER_SHIFT) & 0x3ff,
+			 (uint32_t)(origin >> SEGMENT_SHIFT) & 7,
+			 (uint64_t)(origin & WORD_MASK) * 8);
+}
+
+/* The slow path: something differs. */
+static uint64_t count_mismatches(const struct replay_place *place, const uint8_t *in, uint64_t size,
+				 char *text)
+{
+	uint64_t address = address_of(place);
+	uint64_t bad = 0;
+
+	for (uint64_t i = 0; i < size; i += 8) {
+		uint64_t want = scramble(address + i / 8);
+		uint64_t found = 0;
+		uint64_t width = size - i < 8 ? size - i : 8;
+		uint64_t before = bad;
+
+		memcpy(&found, in + i, width);
+		for (uint64_t b = 0; b < width; b++)
+			bad += in[i + b] != (uint8_t)(want >> 8 * b);
+		if (before == 0 && bad > 0)
+			describe(place, i, found, width, text);
+	}
+	return bad;
+}
+
+uint64_t replay_check(const struct replay_place *place, const void *bytes, uint64_t size,
+		      char *text)
+{
+	uint64_t address = address_of(place);
+	uint64_t words = size / 8;
+	uint64_t differ = 0;
+	const uint8_t *in = bytes;
+
+	for (uint64_t i = 0; i < words; i++) {
+		uint64_t word;
+
+		memcpy(&word, in + i * 8, 8);
+		differ |= word ^ scramble(address + i);
+	}
+	if (size % 8 > 0) {
+		uint64_t word = scramble(address + words);
+
+		differ |= (uint64_t)(memcmp(in + words * 8, &word, size % 8) != 0);
+	}
+	if (differ == 0)
+		return 0;
+	return count_mismatches(place, in, size, text);
+}

@@ -1,0 +1,322 @@
+/* [M] Which bytes of the shards are whose. Not thread-safe: the index's lock covers it. */
+#include "arena/alloc.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include "arena/bins.h"
+#include "base/error.h"
+
+#define SLAB_OBJECTS 1023u /* with its link just under a multiple of 4 KiB */
+#define MAX_SHARDS 64u	   /* zones fit a mask */
+
+/* Objects come from slabs that live as long as the pool. */
+struct slab {
+	struct slab *next;
+	struct oki_allocation objects[SLAB_OBJECTS];
+};
+
+/* Free space of all shards on one node. */
+struct zone {
+	int32_t node;
+	struct oki_bins bins;
+};
+
+struct oki_pool {
+	uint64_t total; /* grains */
+	uint64_t used;
+	uint64_t next_id;
+	struct slab *slabs;
+	struct oki_allocation *spare; /* linked by after */
+	struct zone *zones;
+	uint32_t zone_count;
+	uint32_t shard_zone[MAX_SHARDS];
+};
+
+static void push_spare(struct oki_pool *pool, struct oki_allocation *object)
+{
+	object->is_free = true; /* so that a second free of it is noticed */
+	object->after = pool->spare;
+	pool->spare = object;
+}
+
+static struct oki_allocation *take_spare(struct oki_pool *pool)
+{
+	if (!pool->spare) {
+		struct slab *slab = malloc(sizeof(*slab));
+		if (!slab)
+			return NULL;
+		slab->next = pool->slabs;
+		pool->slabs = slab;
+		for (uint32_t i = SLAB_OBJECTS; i > 0; i--)
+			push_spare(pool, &slab->objects[i - 1]);
+	}
+	struct oki_allocation *object = pool->spare;
+	pool->spare = object->after;
+	return object;
+}
+
+static uint32_t zone_of(struct oki_pool *pool, int32_t node)
+{
+	uint32_t i = 0;
+	while (i < pool->zone_count && pool->zones[i].node != node)
+		i++;
+	if (i == pool->zone_count)
+		pool->zones[pool->zone_count++].node = node;
+	return i;
+}
+
+static int add_shard(struct oki_pool *pool, uint32_t shard, uint64_t bytes, int32_t node,
+		     struct okv_error *err)
+{
+	struct oki_allocation *all = take_spare(pool);
+	if (!all)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_NONE, "out of memory");
+	*all = (struct oki_allocation){.grains = bytes / OKI_ALLOC_GRAIN, .shard = shard};
+	pool->shard_zone[shard] = zone_of(pool, node);
+	pool->total += all->grains;
+	oki_bins_insert(&pool->zones[pool->shard_zone[shard]].bins, all);
+	return 0;
+}
+
+int oki_pool_create(const uint64_t *shard_bytes, const int32_t *shard_nodes, uint32_t shard_count,
+		    struct oki_pool **ret_pool, struct okv_error *err)
+{
+	if (shard_count == 0 || shard_count > MAX_SHARDS)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "%u shards", shard_count);
+	for (uint32_t i = 0; i < shard_count; i++)
+		if (shard_bytes[i] < OKI_ALLOC_GRAIN || shard_bytes[i] > INT64_MAX / MAX_SHARDS)
+			return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+					"shard %u of %" PRIu64 " bytes", i, shard_bytes[i]);
+	struct oki_pool *pool = calloc(1, sizeof(*pool));
+	if (!pool)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_NONE, "out of memory");
+	pool->next_id = 1;
+	int rc = 0;
+	pool->zones = calloc(shard_count, sizeof(*pool->zones));
+	if (!pool->zones) {
+		rc = oki_fail(err, OKV_E_NOMEM, OKV_STAGE_NONE, "out of memory");
+		goto destroy;
+	}
+	/* Backwards, so that shards of equal size are used from the first on. */
+	for (uint32_t i = shard_count; i > 0; i--) {
+		rc = add_shard(pool, i - 1, shard_bytes[i - 1], shard_nodes[i - 1], err);
+		if (rc < 0)
+			goto destroy;
+	}
+	*ret_pool = pool;
+	return 0;
+
+destroy:
+	oki_pool_destroy(pool);
+	return rc;
+}
+
+void oki_pool_destroy(struct oki_pool *pool)
+{
+	if (!pool)
+		return;
+	while (pool->slabs) {
+		struct slab *slab = pool->slabs;
+		pool->slabs = slab->next;
+		free(slab);
+	}
+	free(pool->zones);
+	free(pool);
+}
+
+static void unlink_stretch(struct oki_allocation *stretch)
+{
+	if (stretch->before)
+		stretch->before->after = stretch->after;
+	if (stretch->after)
+		stretch->after->before = stretch->before;
+}
+
+static void link_before(struct oki_allocation *stretch, struct oki_allocation *piece)
+{
+	piece->before = stretch->before;
+	piece->after = stretch;
+	if (piece->before)
+		piece->before->after = piece;
+	stretch->before = piece;
+}
+
+/* Cut pieces off the low end of a free stretch. Fewer than count only when malloc() fails. */
+static uint32_t carve(struct oki_pool *pool, struct oki_allocation *stretch, uint64_t grains,
+		      uint32_t count, struct oki_allocation **out)
+{
+	struct oki_bins *bins = &pool->zones[pool->shard_zone[stretch->shard]].bins;
+	uint32_t n = 0;
+	oki_bins_remove(bins, stretch);
+	while (n < count) {
+		struct oki_allocation *piece = take_spare(pool);
+		if (!piece)
+			break;
+		piece->start = stretch->start;
+		piece->grains = grains;
+		piece->u.id = pool->next_id++;
+		piece->shard = stretch->shard;
+		piece->is_free = false;
+		link_before(stretch, piece);
+		stretch->start += grains;
+		stretch->grains -= grains;
+		out[n++] = piece;
+	}
+	pool->used += n * grains;
+	if (stretch->grains > 0) {
+		oki_bins_insert(bins, stretch);
+	} else {
+		unlink_stretch(stretch);
+		push_spare(pool, stretch);
+	}
+	return n;
+}
+
+static struct oki_allocation *fit_in(struct oki_pool *pool, uint64_t zones, uint64_t grains)
+{
+	for (; zones; zones &= zones - 1) {
+		struct zone *zone = &pool->zones[__builtin_ctzll(zones)];
+		struct oki_allocation *stretch = oki_bins_fit(&zone->bins, grains);
+		if (stretch)
+			return stretch;
+	}
+	return NULL;
+}
+
+static struct oki_allocation *longest_in(struct oki_pool *pool, uint64_t zones)
+{
+	struct oki_allocation *longest = NULL;
+	for (; zones; zones &= zones - 1) {
+		struct zone *zone = &pool->zones[__builtin_ctzll(zones)];
+		struct oki_allocation *stretch = oki_bins_longest(&zone->bins);
+		if (stretch && (!longest || stretch->grains > longest->grains))
+			longest = stretch;
+	}
+	return longest;
+}
+
+static uint32_t alloc_in(struct oki_pool *pool, uint64_t zones, uint64_t grains, uint32_t count,
+			 struct oki_allocation **out)
+{
+	uint32_t n = 0;
+	while (n < count) {
+		uint32_t left = count - n;
+		struct oki_allocation *stretch = fit_in(pool, zones, grains * left);
+		if (!stretch)
+			stretch = longest_in(pool, zones);
+		/* The longest is known to 3 %: a slightly longer one may still hold a piece. */
+		if (stretch && stretch->grains < grains)
+			stretch = fit_in(pool, zones, grains);
+		if (!stretch)
+			break;
+		uint64_t room = stretch->grains / grains;
+		uint32_t want = room < left ? (uint32_t)room : left;
+		uint32_t got = carve(pool, stretch, grains, want, out + n);
+		n += got;
+		if (got < want)
+			break;
+	}
+	return n;
+}
+
+static uint64_t grains_of(uint64_t bytes)
+{
+	return bytes / OKI_ALLOC_GRAIN + (bytes % OKI_ALLOC_GRAIN != 0);
+}
+
+uint32_t oki_pool_alloc(struct oki_pool *pool, uint64_t bytes, uint32_t count, int32_t node,
+			struct oki_allocation **out)
+{
+	uint64_t grains = grains_of(bytes);
+	uint64_t available = pool->total - pool->used;
+	if (grains == 0 || grains > available)
+		return 0;
+	if (count > available / grains)
+		count = (uint32_t)(available / grains);
+	uint64_t all = UINT64_MAX >> (64 - pool->zone_count);
+	uint64_t preferred = 0;
+	for (uint32_t i = 0; node >= 0 && i < pool->zone_count; i++)
+		if (pool->zones[i].node == node)
+			preferred = UINT64_C(1) << i;
+	uint32_t n = 0;
+	if (preferred)
+		n = alloc_in(pool, preferred, grains, count, out);
+	return n + alloc_in(pool, all & ~preferred, grains, count - n, out + n);
+}
+
+/* Merge a free stretch that is in no bin with its free neighbour after it. */
+static void absorb(struct oki_pool *pool, struct oki_allocation *stretch,
+		   struct oki_allocation *after)
+{
+	stretch->grains += after->grains;
+	unlink_stretch(after);
+	push_spare(pool, after);
+}
+
+void oki_pool_free(struct oki_pool *pool, struct oki_allocation *allocation)
+{
+	if (allocation->is_free)
+		oki_die("allocation of shard %u at %" PRIu64 " freed twice", allocation->shard,
+			allocation->start * OKI_ALLOC_GRAIN);
+	struct oki_bins *bins = &pool->zones[pool->shard_zone[allocation->shard]].bins;
+	struct oki_allocation *before = allocation->before;
+	struct oki_allocation *after = allocation->after;
+	struct oki_allocation *stretch = allocation;
+	pool->used -= allocation->grains;
+	if (after && after->is_free) {
+		oki_bins_remove(bins, after);
+		absorb(pool, stretch, after);
+	}
+	if (before && before->is_free) {
+		oki_bins_remove(bins, before);
+		absorb(pool, before, stretch);
+		stretch = before;
+	}
+	oki_bins_insert(bins, stretch);
+}
+
+uint32_t oki_allocation_shard(const struct oki_allocation *allocation)
+{
+	return allocation->shard;
+}
+
+uint64_t oki_allocation_offset(const struct oki_allocation *allocation)
+{
+	return allocation->start * OKI_ALLOC_GRAIN;
+}
+
+uint64_t oki_allocation_id(const struct oki_allocation *allocation)
+{
+	return allocation->u.id;
+}
+
+uint64_t oki_allocation_bytes(const struct oki_allocation *allocation)
+{
+	return allocation->grains * OKI_ALLOC_GRAIN;
+}
+
+uint64_t oki_pool_fits(const struct oki_pool *pool, uint64_t bytes)
+{
+	uint64_t grains = grains_of(bytes);
+	if (grains == 0 || grains > pool->total)
+		return 0;
+	uint64_t count = 0;
+	for (uint32_t i = 0; i < pool->zone_count; i++)
+		count += oki_bins_count(&pool->zones[i].bins, grains);
+	return count;
+}
+
+uint64_t oki_pool_total(const struct oki_pool *pool)
+{
+	return pool->total * OKI_ALLOC_GRAIN;
+}
+
+uint64_t oki_pool_used(const struct oki_pool *pool)
+{
+	return pool->used * OKI_ALLOC_GRAIN;
+}
+
+uint64_t oki_allocation_overhead(void)
+{
+	return sizeof(struct oki_allocation);
+}

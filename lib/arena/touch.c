@@ -1,0 +1,248 @@
+/* [M] First touch: pages of new files allocated and zeroed by many threads, near their node. */
+#include "arena/touch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include "arena/place.h"
+#include "base/cond.h"
+#include "base/error.h"
+#include "base/fd.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define CHUNK_BYTES (UINT64_C(32) << 20) /* a multiple of every page size in use */
+#define DEFAULT_THREADS 16u
+#define MAX_THREADS 256u
+
+struct queue { /* the ranges of one node, cut into chunks */
+	int32_t node;
+	uint64_t chunks;
+	_Atomic uint64_t next;
+};
+
+struct crew {
+	const struct oki_touch_range *ranges;
+	uint32_t count;
+	struct queue *queues;
+	uint32_t queue_count;
+	_Atomic uint32_t joined; /* threads that chose their first queue */
+	_Atomic bool stop;
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	uint64_t done;
+	uint32_t running;
+	int error; /* errno value of the first failure */
+	uint32_t error_range;
+};
+
+static uint64_t chunks_of(const struct oki_touch_range *range)
+{
+	return (range->bytes + CHUNK_BYTES - 1) / CHUNK_BYTES;
+}
+
+/* Before Linux 5.14: allocate first, since a touch that finds no memory would be SIGBUS. */
+static int touch_by_hand(const struct oki_touch_range *range, uint64_t offset, uint64_t bytes)
+{
+	while (fallocate(range->fd, 0, (off_t)offset, (off_t)bytes) < 0)
+		if (errno != EINTR)
+			return errno;
+	for (uint64_t at = offset; at < offset + bytes; at += range->page)
+		*(volatile uint8_t *)(range->base + at) = 0;
+	return 0;
+}
+
+static int touch_chunk(const struct oki_touch_range *range, uint64_t offset)
+{
+	uint64_t bytes = range->bytes - offset;
+	if (bytes > CHUNK_BYTES)
+		bytes = CHUNK_BYTES;
+	while (madvise(range->base + offset, bytes, MADV_POPULATE_WRITE) < 0) {
+		if (errno == EINVAL)
+			return touch_by_hand(range, offset, bytes);
+		if (errno != EINTR && errno != EAGAIN)
+			return errno;
+	}
+	return 0;
+}
+
+static void report(struct crew *crew, uint64_t bytes, int error, uint32_t range)
+{
+	pthread_mutex_lock(&crew->lock);
+	if (!error)
+		crew->done += bytes;
+	if (error && !crew->error) {
+		crew->error = error;
+		crew->error_range = range;
+	}
+	pthread_cond_signal(&crew->changed);
+	pthread_mutex_unlock(&crew->lock);
+	if (error)
+		atomic_store(&crew->stop, true);
+}
+
+/* Find the chunk'th chunk among the ranges of a node. */
+static uint32_t locate(const struct crew *crew, int32_t node, uint64_t *chunk)
+{
+	uint32_t i = 0;
+	for (;; i++) {
+		if (crew->ranges[i].node != node)
+			continue;
+		uint64_t chunks = chunks_of(&crew->ranges[i]);
+		if (*chunk < chunks)
+			return i;
+		*chunk -= chunks;
+	}
+}
+
+static void drain_queue(struct crew *crew, struct queue *queue)
+{
+	while (!atomic_load(&crew->stop)) {
+		uint64_t chunk = atomic_fetch_add(&queue->next, 1);
+		if (chunk >= queue->chunks)
+			return;
+		uint32_t i = locate(crew, queue->node, &chunk);
+		const struct oki_touch_range *range = &crew->ranges[i];
+		uint64_t offset = chunk * CHUNK_BYTES;
+		uint64_t left = range->bytes - offset;
+		int error = touch_chunk(range, offset);
+		report(crew, left < CHUNK_BYTES ? left : CHUNK_BYTES, error, i);
+	}
+}
+
+/* Threads start spread over the nodes and help the others when their own has nothing left. */
+static void *work(void *arg)
+{
+	struct crew *crew = arg;
+	uint32_t first = atomic_fetch_add(&crew->joined, 1);
+	for (uint32_t i = 0; i < crew->queue_count; i++) {
+		struct queue *queue = &crew->queues[(first + i) % crew->queue_count];
+		if (atomic_load(&queue->next) >= queue->chunks)
+			continue;
+		oki_place_thread(queue->node);
+		drain_queue(crew, queue);
+	}
+	pthread_mutex_lock(&crew->lock);
+	crew->running--;
+	pthread_cond_signal(&crew->changed);
+	pthread_mutex_unlock(&crew->lock);
+	return NULL;
+}
+
+static uint64_t fill_queues(struct crew *crew)
+{
+	uint64_t chunks = 0;
+	for (uint32_t i = 0; i < crew->count; i++) {
+		uint32_t q = 0;
+		while (q < crew->queue_count && crew->queues[q].node != crew->ranges[i].node)
+			q++;
+		if (q == crew->queue_count)
+			crew->queues[crew->queue_count++].node = crew->ranges[i].node;
+		crew->queues[q].chunks += chunks_of(&crew->ranges[i]);
+		chunks += chunks_of(&crew->ranges[i]);
+	}
+	return chunks;
+}
+
+static uint32_t thread_count(uint32_t wanted, uint64_t chunks)
+{
+	uint32_t threads = wanted;
+	if (threads == 0) {
+		cpu_set_t cpus;
+		threads = DEFAULT_THREADS;
+		if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&
+		    CPU_COUNT(&cpus) < (int)DEFAULT_THREADS)
+			threads = (uint32_t)CPU_COUNT(&cpus);
+	}
+	if (threads > MAX_THREADS)
+		threads = MAX_THREADS;
+	return threads > chunks ? (uint32_t)chunks : threads;
+}
+
+/* Start the threads with every signal blocked: the host program's handlers are not for them. */
+static uint32_t start(struct crew *crew, pthread_t *threads, uint32_t wanted, int *ret_error)
+{
+	sigset_t all, saved;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &saved);
+	uint32_t started = 0;
+	int error = 0;
+	crew->running = wanted;
+	while (started < wanted && !error) {
+		error = pthread_create(&threads[started], NULL, work, crew);
+		started += !error;
+	}
+	pthread_sigmask(SIG_SETMASK, &saved, NULL);
+	pthread_mutex_lock(&crew->lock);
+	crew->running -= wanted - started;
+	pthread_mutex_unlock(&crew->lock);
+	*ret_error = error;
+	return started;
+}
+
+static void follow(struct crew *crew, uint64_t total, okv_progress_fn *progress, void *arg)
+{
+	uint64_t shown = 0;
+	pthread_mutex_lock(&crew->lock);
+	for (;;) {
+		uint64_t done = crew->done;
+		if (done != shown && progress) {
+			pthread_mutex_unlock(&crew->lock);
+			progress(arg, done, total);
+			pthread_mutex_lock(&crew->lock);
+			shown = done;
+			continue;
+		}
+		if (crew->running == 0)
+			break;
+		oki_cond_wait(&crew->changed, &crew->lock, UINT64_MAX);
+	}
+	pthread_mutex_unlock(&crew->lock);
+}
+
+static int explain(const struct crew *crew, struct okv_error *err)
+{
+	const struct oki_touch_range *range = &crew->ranges[crew->error_range];
+	return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, crew->error,
+			   "no memory for shard %" PRIu32 " (%" PRIu64 " bytes in pages of %" PRIu64
+			   ", NUMA node %d)",
+			   crew->error_range, range->bytes, range->page, range->node);
+}
+
+int oki_touch(const struct oki_touch_range *ranges, uint32_t count, uint32_t threads,
+	      okv_progress_fn *progress, void *arg, struct okv_error *err)
+{
+	OKI_FREE struct queue *queues = calloc(count, sizeof(*queues));
+	OKI_FREE pthread_t *ids = calloc(MAX_THREADS, sizeof(*ids));
+	if (!queues || !ids)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_NONE, "out of memory");
+	struct crew crew = {.ranges = ranges, .count = count, .queues = queues};
+	uint64_t total = 0;
+	for (uint32_t i = 0; i < count; i++)
+		total += ranges[i].bytes;
+	uint64_t chunks = fill_queues(&crew);
+	pthread_mutex_init(&crew.lock, NULL);
+	oki_cond_init(&crew.changed);
+
+	int error;
+	uint32_t started = start(&crew, ids, thread_count(threads, chunks), &error);
+	follow(&crew, total, progress, arg);
+	for (uint32_t i = 0; i < started; i++)
+		pthread_join(ids[i], NULL);
+	pthread_cond_destroy(&crew.changed);
+	pthread_mutex_destroy(&crew.lock);
+
+	if (started == 0)
+		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, error,
+				   "starting a thread to touch memory");
+	return crew.error ? explain(&crew, err) : 0;
+}

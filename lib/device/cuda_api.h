@@ -1,0 +1,66 @@
+/* [B] The CUDA driver, loaded at run time. The only place that names its entry points. */
+#ifndef OKI_DEVICE_CUDA_API_H
+#define OKI_DEVICE_CUDA_API_H
+
+#include <cuda.h>
+#include <orbitkv/status.h>
+
+/*
+ * Field and entry point. cuda.h maps most names to versioned ones by macro; type and symbol are
+ * both taken after that mapping, so they always belong together.
+ */
+#define OKI_CUDA_CALLS(CALL)                                                                       \
+	CALL(init, cuInit)                                                                         \
+	CALL(error_name, cuGetErrorName)                                                           \
+	CALL(error_string, cuGetErrorString)                                                       \
+	CALL(device_count, cuDeviceGetCount)                                                       \
+	CALL(device_get, cuDeviceGet)                                                              \
+	CALL(device_attribute, cuDeviceGetAttribute)                                               \
+	CALL(device_uuid, cuDeviceGetUuid)                                                         \
+	CALL(primary_retain, cuDevicePrimaryCtxRetain)                                             \
+	CALL(primary_release, cuDevicePrimaryCtxRelease)                                           \
+	CALL(context_push, cuCtxPushCurrent)                                                       \
+	CALL(context_pop, cuCtxPopCurrent)                                                         \
+	CALL(capture_mode_exchange, cuThreadExchangeStreamCaptureMode)                             \
+	CALL(host_register, cuMemHostRegister)                                                     \
+	CALL(host_unregister, cuMemHostUnregister)                                                 \
+	CALL(pointer_attribute, cuPointerGetAttribute)                                             \
+	CALL(stream_create, cuStreamCreateWithPriority)                                            \
+	CALL(stream_destroy, cuStreamDestroy)                                                      \
+	CALL(stream_query, cuStreamQuery)                                                          \
+	CALL(stream_synchronize, cuStreamSynchronize)                                              \
+	CALL(stream_wait_event, cuStreamWaitEvent)                                                 \
+	CALL(stream_is_capturing, cuStreamIsCapturing)                                             \
+	CALL(stream_context, cuStreamGetCtx)                                                       \
+	CALL(event_create, cuEventCreate)                                                          \
+	CALL(event_destroy, cuEventDestroy)                                                        \
+	CALL(event_record, cuEventRecord)                                                          \
+	CALL(event_query, cuEventQuery)                                                            \
+	CALL(copy_to_device, cuMemcpyHtoDAsync)                                                    \
+	CALL(copy_to_host, cuMemcpyDtoHAsync)                                                      \
+	CALL(copy_2d, cuMemcpy2DAsync)
+
+/* Absent (NULL) in older drivers. */
+#if CUDA_VERSION >= 13000
+#define OKI_CUDA_HAS_BATCH 1
+#define OKI_CUDA_OPTIONAL_CALLS(CALL) CALL(copy_batch, cuMemcpyBatchAsync)
+#else
+#define OKI_CUDA_HAS_BATCH 0
+#define OKI_CUDA_OPTIONAL_CALLS(CALL)
+#endif
+
+struct oki_cuda_api {
+#define OKI_CUDA_FIELD(field, symbol) __typeof__(symbol) *field;
+	OKI_CUDA_CALLS(OKI_CUDA_FIELD)
+	OKI_CUDA_OPTIONAL_CALLS(OKI_CUDA_FIELD)
+#undef OKI_CUDA_FIELD
+};
+
+/* Load the driver and initialize it, once per process. OKV_E_UNSUPPORTED says what is missing. */
+int oki_cuda_api_get(const struct oki_cuda_api **ret_api, struct okv_error *err);
+
+/* oki_fail() with a CUresult: sets device_error and appends ": " and its name and text. */
+int oki_cuda_fail(struct okv_error *err, int status, int stage, const struct oki_cuda_api *api,
+		  CUresult result, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+
+#endif

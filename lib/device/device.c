@@ -1,0 +1,13 @@
+/* [B] The devices of this build. */
+#include "device/device.h"
+
+#include <stddef.h>
+
+const struct oki_device_ops *oki_device_find(uint32_t kind)
+{
+	switch (kind) {
+	case OKV_DEVICE_HOST: return &oki_device_host;
+	case OKV_DEVICE_CUDA: return &oki_device_cuda_dma;
+	default: return NULL;
+	}
+}

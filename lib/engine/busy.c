@@ -1,0 +1,125 @@
+/* [E] Which pages and events running operations use. */
+#include "engine/engine_private.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+
+/* Undo what was entered for groups before `groups` and for `pages` pages of that one. */
+static void leave_pages(struct okv_op *op, uint32_t groups, uint64_t pages)
+{
+	struct okv_binding *b = op->binding;
+	for (uint32_t g = 0; g <= groups && g < op->transfer.group_count; g++) {
+		const struct oki_transfer_group *tg = &op->transfer.groups[g];
+		uint32_t *use = b->page_use[tg->group];
+		uint64_t n = g < groups
+				     ? (uint64_t)tg->count * b->geometry.pages_per_block[tg->group]
+				     : pages;
+		for (uint64_t i = 0; i < n; i++) {
+			if (op->kind == OKW_OP_RESTORE)
+				use[tg->pages[i]] = 0;
+			else
+				use[tg->pages[i]]--;
+		}
+	}
+}
+
+static int enter_pages(struct okv_op *op, struct okv_error *err)
+{
+	struct okv_binding *b = op->binding;
+	for (uint32_t g = 0; g < op->transfer.group_count; g++) {
+		const struct oki_transfer_group *tg = &op->transfer.groups[g];
+		uint32_t *use = b->page_use[tg->group];
+		uint64_t n = (uint64_t)tg->count * b->geometry.pages_per_block[tg->group];
+		for (uint64_t i = 0; i < n; i++) {
+			uint32_t *u = &use[tg->pages[i]];
+			bool free_for_us =
+				op->kind == OKW_OP_RESTORE ? *u == 0 : *u < OKI_PAGE_WRITTEN - 1;
+			if (!free_for_us) {
+				leave_pages(op, g, i);
+				return oki_fail(
+					err, OKV_E_BUSY, OKV_STAGE_READY,
+					"page %u of group %u is in use by a running operation",
+					tg->pages[i], tg->group);
+			}
+			*u = op->kind == OKW_OP_RESTORE ? OKI_PAGE_WRITTEN : *u + 1;
+		}
+	}
+	return 0;
+}
+
+static bool uses_event(const struct okv_op *op, const struct CUevent_st *event)
+{
+	if (op->transfer.final_event == event)
+		return true;
+	for (uint32_t i = 0; i < op->event_count; i++)
+		if (op->events[i].event == event)
+			return true;
+	return false;
+}
+
+static bool has_events(const struct okv_op *op)
+{
+	return op->event_count || op->transfer.final_event;
+}
+
+static int enter_events(struct okv_op *op, struct okv_error *err)
+{
+	struct okv_engine *e = op->engine;
+	int rc = 0;
+	if (!has_events(op))
+		return 0;
+	pthread_mutex_lock(&e->event_lock);
+	for (const struct okv_op *o = e->event_users; o && !rc; o = o->event_next) {
+		if (op->transfer.final_event && uses_event(o, op->transfer.final_event))
+			rc = OKV_E_BUSY;
+		for (uint32_t i = 0; i < op->event_count && !rc; i++)
+			if (uses_event(o, op->events[i].event))
+				rc = OKV_E_BUSY;
+	}
+	if (rc) {
+		oki_fail(err, rc, OKV_STAGE_READY, "an event is in use by a running operation");
+	} else {
+		op->event_next = e->event_users;
+		e->event_users = op;
+	}
+	pthread_mutex_unlock(&e->event_lock);
+	return rc;
+}
+
+static void leave_events(struct okv_op *op)
+{
+	struct okv_engine *e = op->engine;
+	if (!has_events(op))
+		return;
+	pthread_mutex_lock(&e->event_lock);
+	for (struct okv_op **p = &e->event_users; *p; p = &(*p)->event_next)
+		if (*p == op) {
+			*p = op->event_next;
+			break;
+		}
+	pthread_mutex_unlock(&e->event_lock);
+}
+
+int oki_busy_enter(struct okv_op *op, struct okv_error *err)
+{
+	int rc = enter_pages(op, err);
+	if (rc)
+		return rc;
+	rc = enter_events(op, err);
+	if (rc) {
+		leave_pages(op, op->transfer.group_count, 0);
+		return rc;
+	}
+	op->busy = true;
+	return 0;
+}
+
+void oki_busy_leave(struct okv_op *op)
+{
+	if (!op->busy)
+		return;
+	op->busy = false;
+	leave_events(op);
+	leave_pages(op, op->transfer.group_count, 0);
+}

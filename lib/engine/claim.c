@@ -1,0 +1,212 @@
+/* [E] The grant as the executor's source of parts: claimed here, drained here. */
+#include "engine/engine_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "grant/parts.h"
+
+/* The worker has dropped it, or all its copies stopped: pages first, then the result. */
+static void end_op(struct okv_op *op, enum oki_op_phase phase)
+{
+	oki_transfer_fini(op->binding->worker, &op->transfer);
+	oki_op_let_go(op);
+	pthread_mutex_lock(&op->lock);
+	op->phase = phase;
+	bool lost = atomic_load(&op->engine->state) != 0;
+	bool sealed_later = phase == OKI_OP_DRAINED && op->kind == OKW_OP_PUBLISH;
+	if (sealed_later && lost)
+		oki_op_doom(op, OKV_E_SESSION, "the Manager went before the blocks were sealed");
+	if (!sealed_later || lost)
+		oki_op_finish(op);
+	pthread_mutex_unlock(&op->lock);
+	/* Reaped may have been announced before the phase said drained. */
+	if (phase == OKI_OP_DRAINED)
+		oki_record_advance(op);
+	oki_op_put(op);
+}
+
+/* With op->lock held. 1: Granted → Active is ours. */
+static int claim_locked(struct okv_op *op, bool *ret_empty)
+{
+	if (op->phase == OKI_OP_ABANDONED)
+		return -1;
+	struct okw_record *r = oki_record_of(op);
+	uint64_t tag = oki_tag_load(r);
+	if (OKI_TAG_STATE(tag) != OKW_GRANTED)
+		return 0;
+	oki_stages_mark(&op->stages, OKI_STAGE_DEQUEUED);
+	/* The reply is stable from Granted until this side frees the record. */
+	memcpy(&op->reply.transfer, op->engine->channel.requests + op->reply_offset,
+	       sizeof(op->reply.transfer));
+	op->tag = tag;
+	if (!oki_move(r, &op->tag, OKW_ACTIVE, OKI_MOVER_ENGINE))
+		return 0; /* revoked in between: its bell is on the way */
+	oki_stages_mark(&op->stages, OKI_STAGE_CLAIMED);
+	op->phase = OKI_OP_ACTIVE;
+	op->part_total = op->reply.transfer.part_total;
+	*ret_empty = op->part_total == 0;
+	return 1;
+}
+
+static int grant_claim(void *arg, bool *ret_empty)
+{
+	struct okv_op *op = arg;
+	pthread_mutex_lock(&op->lock);
+	int rc = claim_locked(op, ret_empty);
+	bool answered = rc == 0 && OKI_TAG_STATE(oki_tag_load(oki_record_of(op))) != OKW_GRANTED;
+	pthread_mutex_unlock(&op->lock);
+	if (answered) {
+		/* Done or Revoked: the answer turns the phase to abandoned. */
+		oki_record_advance(op);
+		pthread_mutex_lock(&op->lock);
+		rc = op->phase == OKI_OP_ABANDONED ? -1 : 0;
+		pthread_mutex_unlock(&op->lock);
+	}
+	if (rc < 0)
+		end_op(op, OKI_OP_ABANDONED);
+	return rc;
+}
+
+/* Copy an offered part to private memory and give its bank space back. */
+static int copy_part(struct okv_op *op, uint32_t index, uint8_t **ret_part, uint32_t *ret_bytes,
+		     struct okv_error *err)
+{
+	struct okw_control *c = op->engine->channel.control;
+	struct okw_transfer_reply reply;
+	memcpy(&reply, op->engine->channel.requests + op->reply_offset, sizeof(reply));
+	uint32_t offset = reply.part[index & 1].offset, bytes = reply.part[index & 1].bytes;
+	if (bytes > OKW_PART_MAX_BYTES || bytes < sizeof(struct okw_plan_head) ||
+	    offset > OKW_PLAN_BANK_BYTES - bytes)
+		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
+				"part %u is %u bytes at %u of the plan bank", index, bytes, offset);
+	uint8_t *part = malloc(bytes);
+	if (!part)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CLAIM, "no memory for a plan part");
+	memcpy(part, c->bank + offset, bytes);
+	/* G4: the copy is complete before the bank space can be offered again. */
+	atomic_store(&oki_record_of(op)->consumed, index + 1);
+	oki_record_ring(op, &c->retire);
+	*ret_part = part;
+	*ret_bytes = bytes;
+	return 0;
+}
+
+static int grant_next(void *arg, struct oki_part *ret_part, struct okv_error *err)
+{
+	struct okv_op *op = arg;
+	struct okw_record *r = oki_record_of(op);
+	pthread_mutex_lock(&op->lock);
+	bool cancelled = op->cancelled;
+	pthread_mutex_unlock(&op->lock);
+	if (cancelled)
+		return oki_fail(err, OKV_E_CANCELLED, OKV_STAGE_CLAIM, "cancelled by the caller");
+	uint32_t index;
+	if (!oki_parts_claim(r, &index))
+		return oki_parts_load(r).closed ? oki_fail(err, OKV_E_CANCELLED, OKV_STAGE_CLAIM,
+							   "the Manager offers no further part")
+						: 0;
+	uint8_t *part = NULL;
+	uint32_t bytes = 0;
+	int rc = copy_part(op, index, &part, &bytes, err);
+	if (!rc)
+		rc = oki_plan_check(op, part, bytes, index, ret_part, err);
+	free(part);
+	if (rc)
+		return rc;
+	op->parts_taken = index + 1;
+	ret_part->last = op->parts_taken == op->part_total;
+	return 1;
+}
+
+static void grant_layer_enqueued(void *arg, uint32_t layer)
+{
+	struct okv_op *op = arg;
+	if (op->kind != OKW_OP_RESTORE)
+		return;
+	pthread_mutex_lock(&op->lock);
+	op->enqueued[layer] = true;
+	pthread_cond_broadcast(&op->cond);
+	pthread_mutex_unlock(&op->lock);
+}
+
+static void grant_layer_done(void *arg, uint32_t layer)
+{
+	struct okv_op *op = arg;
+	if (op->kind != OKW_OP_RESTORE)
+		return;
+	pthread_mutex_lock(&op->lock);
+	op->done[layer] = true;
+	pthread_cond_broadcast(&op->cond);
+	pthread_mutex_unlock(&op->lock);
+}
+
+static void grant_failing(void *arg, const struct okv_error *why)
+{
+	struct okv_op *op = arg;
+	oki_parts_close(oki_record_of(op));
+	pthread_mutex_lock(&op->lock);
+	oki_op_doom(op, why->status, why->text);
+	pthread_mutex_unlock(&op->lock);
+}
+
+static void grant_enqueued(void *arg)
+{
+	struct okv_op *op = arg;
+	oki_stages_mark(&op->stages, OKI_STAGE_ENQUEUED);
+}
+
+/* Nobody can say whether copies still run: nothing of this operation is ever given back. */
+static void grant_unknown(struct okv_op *op)
+{
+	struct okv_engine *e = op->engine;
+	if (!(e->options.flags & OKV_ENGINE_POISON))
+		oki_die("the end of a copy cannot be established: %s",
+			op->end_text[0] ? op->end_text : "device error");
+	atomic_store(&e->state, OKV_E_POISONED);
+	struct okw_record *r = oki_record_of(op);
+	pthread_mutex_lock(&op->lock);
+	oki_move(r, &op->tag, OKW_UNKNOWN, OKI_MOVER_ENGINE);
+	oki_record_ring(op, &e->channel.control->retire);
+	op->failing = op->end_status = OKV_E_POISONED;
+	oki_op_finish(op);
+	pthread_mutex_unlock(&op->lock);
+	oki_notify_session(e);
+	pthread_mutex_lock(&op->binding->lock);
+	pthread_cond_broadcast(&op->binding->drained);
+	pthread_mutex_unlock(&op->binding->lock);
+}
+
+static void grant_ended(void *arg, int status, uint64_t bytes)
+{
+	struct okv_op *op = arg;
+	if (status == OKV_E_POISONED) {
+		grant_unknown(op);
+		return;
+	}
+	struct okw_record *r = oki_record_of(op);
+	oki_stages_mark(&op->stages, OKI_STAGE_DRAINED);
+	pthread_mutex_lock(&op->lock);
+	oki_op_doom(op, status, okv_status_text(status));
+	op->result.bytes = bytes;
+	struct oki_parts parts = oki_parts_close(r);
+	r->engine_status = op->failing;
+	memcpy(r->stage, op->stages.ns, sizeof(r->stage));
+	/* G5: every claimed part's copies stopped before this count says so. */
+	atomic_store(&r->drained, parts.claimed);
+	oki_move(r, &op->tag, OKW_DRAINED, OKI_MOVER_ENGINE);
+	oki_record_ring(op, &op->engine->channel.control->retire);
+	pthread_mutex_unlock(&op->lock);
+	end_op(op, OKI_OP_DRAINED);
+}
+
+const struct oki_transfer_source oki_grant_source = {
+	.claim = grant_claim,
+	.next = grant_next,
+	.layer_enqueued = grant_layer_enqueued,
+	.failing = grant_failing,
+	.enqueued = grant_enqueued,
+	.layer_done = grant_layer_done,
+	.ended = grant_ended,
+};

@@ -1,0 +1,237 @@
+/* [E] Opening and closing an engine's connection, and who may still use it. */
+#include "engine/engine_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/fd.h"
+#include "base/options.h"
+
+static _Atomic uint64_t fork_generation = 1;
+
+static void after_fork_in_child(void)
+{
+	atomic_fetch_add(&fork_generation, 1);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+bool oki_forked(const struct okv_engine *engine)
+{
+	return engine->fork_generation !=
+	       atomic_load_explicit(&fork_generation, memory_order_relaxed);
+}
+
+int oki_engine_usable(struct okv_engine *engine, struct okv_error *err)
+{
+	if (oki_forked(engine))
+		return oki_fail(
+			err, OKV_E_FORKED, OKV_STAGE_ARGUMENTS,
+			"the engine was opened before a fork; open another in this process");
+	if (atomic_load(&engine->closing))
+		return oki_fail(err, OKV_E_CLOSED, OKV_STAGE_ARGUMENTS, "the engine is closed");
+	int state = atomic_load(&engine->state);
+	if (state)
+		return oki_fail(err, state, OKV_STAGE_ARGUMENTS, "%s", okv_status_text(state));
+	return 0;
+}
+
+void okv_engine_options_init(struct okv_engine_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof(*opts));
+	opts->size = sizeof(*opts);
+	opts->connect_timeout_ms = 5000;
+	opts->spin_us = 50;
+}
+
+static int take_options(struct okv_engine_options *ret_opts, const struct okv_engine_options *opts,
+			struct okv_error *err)
+{
+	const uint32_t known = OKV_ENGINE_EMBEDDED | OKV_ENGINE_RESTORE_ONLY | OKV_ENGINE_POISON |
+			       OKV_ENGINE_STAGE_TIMES;
+	okv_engine_options_init(ret_opts);
+	if (!opts)
+		return 0;
+	int rc = oki_options_take(ret_opts, sizeof(*ret_opts), opts, "engine", err);
+	if (rc)
+		return rc;
+	if (ret_opts->flags & ~known)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "unknown engine flags 0x%x",
+				ret_opts->flags & ~known);
+	if (ret_opts->embedded && !(ret_opts->flags & OKV_ENGINE_EMBEDDED))
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"embedded Manager options without OKV_ENGINE_EMBEDDED");
+	if (ret_opts->spin_us > 1000000)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"spin_us %u is above one second", ret_opts->spin_us);
+	return 0;
+}
+
+static struct okv_engine *new_engine(const struct okv_engine_options *opts)
+{
+	struct okv_engine *e = calloc(1, sizeof(*e));
+	if (!e)
+		return NULL;
+	atomic_init(&e->refs, 1);
+	e->fork_generation = atomic_load(&fork_generation);
+	e->options = *opts;
+	e->options.embedded = NULL;
+	e->options.socket_path = NULL;
+	e->log = (struct oki_log){.fn = opts->log, .arg = opts->log_arg};
+	e->sock = e->kick_fd = e->notify_fd = -1;
+	e->channel.request_fd = e->channel.control_fd = -1;
+	e->channel.engine_bell = e->channel.manager_bell = -1;
+	e->notify_tail = &e->notify_head;
+	pthread_mutex_t *locks[] = {&e->rpc_lock, &e->table_lock,  &e->register_lock,
+				    &e->lock,	  &e->notify_lock, &e->event_lock};
+	for (size_t i = 0; i < sizeof(locks) / sizeof(locks[0]); i++)
+		pthread_mutex_init(locks[i], NULL);
+	/* Index 0 comes off the stack first, so that a lightly used table stays in few cache lines.
+	 */
+	e->free_count = OKW_RECORDS;
+	for (uint32_t i = 0; i < OKW_RECORDS; i++)
+		e->free_records[i] = (uint16_t)(OKW_RECORDS - 1 - i);
+	oki_area_init(&e->area, OKW_REQUEST_AREA_BYTES, OKW_REQUEST_ALIGN);
+	return e;
+}
+
+int okv_engine_open(const struct okv_engine_options *opts, struct okv_engine **ret_engine,
+		    struct okv_error *err)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct okv_engine_options o;
+	if (!ret_engine)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "ret_engine is NULL");
+	int rc = take_options(&o, opts, err);
+	if (rc)
+		return rc;
+	pthread_once(&once, watch_forks);
+	struct okv_engine *e = new_engine(&o);
+	if (!e)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for an engine");
+	rc = oki_notify_init(e, err);
+	if (!rc)
+		rc = o.flags & OKV_ENGINE_EMBEDDED ? oki_embedded_start(e, o.embedded, err)
+						   : oki_rpc_connect(e, o.socket_path, err);
+	if (!rc)
+		rc = oki_rpc_hello(e, err);
+	if (!rc)
+		rc = oki_session_start(e, err);
+	if (rc) {
+		okv_engine_close(e);
+		return rc;
+	}
+	oki_log(&e->log, OKV_LOG_INFO, "session %u open, epoch %016llx", e->welcome.slot,
+		(unsigned long long)e->welcome.epoch);
+	*ret_engine = e;
+	return 0;
+}
+
+static void shut_bindings(struct okv_engine *e)
+{
+	for (;;) {
+		struct okv_binding *b;
+		pthread_mutex_lock(&e->lock);
+		for (b = e->bindings; b; b = b->next) {
+			pthread_mutex_lock(&b->lock);
+			bool shut = b->shut;
+			pthread_mutex_unlock(&b->lock);
+			if (!shut)
+				break;
+		}
+		if (b)
+			oki_binding_get(b);
+		pthread_mutex_unlock(&e->lock);
+		if (!b)
+			return;
+		oki_binding_shut(b);
+		oki_binding_put(b);
+	}
+}
+
+void okv_engine_close(struct okv_engine *engine)
+{
+	if (!engine || oki_forked(engine))
+		return;
+	atomic_store(&engine->closing, true);
+	/* Registrations that passed the check before end first, then nothing new can come. */
+	pthread_mutex_lock(&engine->register_lock);
+	pthread_mutex_unlock(&engine->register_lock);
+	shut_bindings(engine);
+	oki_session_stop(engine);
+	pthread_mutex_lock(&engine->rpc_lock);
+	oki_fd_close(&engine->sock);
+	pthread_mutex_unlock(&engine->rpc_lock);
+	oki_embedded_stop(engine);
+	oki_notify_drop(engine);
+	oki_engine_put(engine);
+}
+
+void oki_engine_get(struct okv_engine *engine)
+{
+	atomic_fetch_add_explicit(&engine->refs, 1, memory_order_relaxed);
+}
+
+void oki_engine_put(struct okv_engine *engine)
+{
+	if (atomic_fetch_sub(&engine->refs, 1) != 1)
+		return;
+	for (uint32_t i = 0; i < engine->arena_count; i++)
+		oki_arena_release(&engine->arenas[i]);
+	oki_channel_fini(&engine->channel);
+	oki_area_fini(&engine->area);
+	oki_notify_fini(engine);
+	pthread_mutex_t *locks[] = {&engine->rpc_lock, &engine->table_lock,  &engine->register_lock,
+				    &engine->lock,     &engine->notify_lock, &engine->event_lock};
+	for (size_t i = 0; i < sizeof(locks) / sizeof(locks[0]); i++)
+		pthread_mutex_destroy(locks[i]);
+	free(engine);
+}
+
+int okv_engine_state(struct okv_engine *engine)
+{
+	if (!engine)
+		return OKV_E_INVAL;
+	return oki_engine_usable(engine, NULL);
+}
+
+int okv_stats_get(struct okv_engine *engine, struct okv_engine_stats *ret_stats)
+{
+	if (!engine || !ret_stats)
+		return OKV_E_INVAL;
+	struct oki_counters *c = &engine->counters;
+	struct okv_engine_stats s = {
+		.restores_started = atomic_load(&c->restores_started),
+		.restores_ok = atomic_load(&c->restores_ok),
+		.restores_failed = atomic_load(&c->restores_failed),
+		.publishes_started = atomic_load(&c->publishes_started),
+		.publishes_ok = atomic_load(&c->publishes_ok),
+		.publishes_failed = atomic_load(&c->publishes_failed),
+		.restored_bytes = atomic_load(&c->restored_bytes),
+		.published_bytes = atomic_load(&c->published_bytes),
+		.lookups = atomic_load(&c->lookups),
+		.ops_running = atomic_load(&c->ops_running),
+		.wakeups = atomic_load(&c->wakeups) + atomic_load(&c->worker_wakeups_gone),
+		.arenas_mapped = atomic_load(&engine->arena_count),
+	};
+	for (uint32_t i = 0; i < s.arenas_mapped; i++)
+		s.arena_bytes += engine->arenas[i].shm.bytes;
+	pthread_mutex_lock(&engine->lock);
+	for (struct okv_binding *b = engine->bindings; b; b = b->next) {
+		pthread_mutex_lock(&b->lock);
+		s.bindings++;
+		if (!b->shut)
+			s.wakeups += oki_worker_wakeups(b->worker);
+		pthread_mutex_unlock(&b->lock);
+	}
+	pthread_mutex_unlock(&engine->lock);
+	*ret_stats = s;
+	return 0;
+}

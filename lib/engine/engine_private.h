@@ -1,0 +1,254 @@
+/* [E] Between the files of the engine side: objects, owners, locks. */
+#ifndef OKI_ENGINE_PRIVATE_H
+#define OKI_ENGINE_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <orbitkv/orbitkv.h>
+#include "arena/import.h"
+#include "base/log.h"
+#include "exec/worker.h"
+#include "grant/state.h"
+#include "plan/geometry.h"
+#include "trace/stages.h"
+#include "wire/area.h"
+#include "wire/bootstrap.h"
+#include "wire/channel.h"
+
+/*
+ * Lock order, outermost first:
+ *   register_lock → rpc_lock
+ *   engine->lock; binding->lock → event_lock
+ *   op->lock → table_lock, notify_lock, the worker's locks
+ * No caller's function (owner, log) runs under any of them.
+ *
+ * References: an engine is held by the caller's handle and by every namespace, binding, lease
+ * and operation; okv_engine_close() ends its threads, the last reference frees the memory.
+ * An operation is held by the caller's handle, by the record table while it has a record, and
+ * by the worker while it is queued or running.
+ */
+
+struct oki_counters {
+	_Atomic uint64_t restores_started, restores_ok, restores_failed;
+	_Atomic uint64_t publishes_started, publishes_ok, publishes_failed;
+	_Atomic uint64_t restored_bytes, published_bytes, lookups, ops_running;
+	_Atomic uint64_t wakeups, worker_wakeups_gone;
+};
+
+struct okv_engine {
+	_Atomic uint32_t refs;
+	_Atomic int state; /* 0, OKV_E_SESSION, OKV_E_POISONED */
+	_Atomic bool closing;
+	uint64_t fork_generation;
+	struct okv_engine_options options; /* socket_path and embedded are not kept */
+	struct oki_log log;
+
+	int sock;
+	pthread_mutex_t rpc_lock; /* one registration call at a time */
+	uint32_t rpc_serial;
+	struct okw_welcome welcome;
+	struct oki_channel channel;
+
+	pthread_t session_thread;
+	bool session_running;
+	int kick_fd; /* wakes the session thread to end */
+
+	struct okv_manager *embedded;
+	pthread_t embedded_thread;
+
+	pthread_mutex_t table_lock; /* records and request area */
+	uint16_t free_records[OKW_RECORDS];
+	uint32_t free_count;
+	struct oki_area area;
+	struct okv_op *ops[OKW_RECORDS]; /* a reference each */
+
+	pthread_mutex_t register_lock; /* one registration at a time: bindings, arenas */
+	pthread_mutex_t lock;	       /* the list */
+	struct okv_binding *bindings;
+	struct oki_arena arenas[OKW_MAX_ARENAS];
+	_Atomic uint32_t arena_count; /* imported; all or none */
+
+	pthread_mutex_t notify_lock;
+	struct okv_op *notify_head, **notify_tail;
+	int notify_fd; /* eventfd, readable while something is to be polled */
+
+	pthread_mutex_t event_lock;
+	struct okv_op *event_users; /* operations whose events are in use */
+
+	struct oki_counters counters;
+};
+
+struct okv_namespace {
+	_Atomic uint32_t refs;
+	struct okv_engine *engine;
+	uint32_t id;
+	struct oki_schema schema;
+};
+
+enum oki_admission { OKI_OPEN, OKI_QUIESCED, OKI_CLOSED };
+
+struct okv_binding {
+	_Atomic uint32_t refs; /* the caller's handle, and every operation */
+	struct okv_namespace *ns;
+	struct okv_binding *next; /* in engine->bindings */
+	uint32_t id;		  /* the Manager's */
+	uint32_t rank_slot;
+	struct oki_geometry geometry;
+	struct oki_worker *worker;
+	uint32_t pinned; /* arenas pinned on the device */
+	struct okv_owner *owners;
+	uint32_t owner_count;
+
+	pthread_mutex_t lock;
+	pthread_cond_t drained; /* signalled when running falls to zero */
+	enum oki_admission admission;
+	bool shut; /* the worker is gone */
+	uint32_t running;
+	uint32_t *page_use[OKV_MAX_GROUPS]; /* OKI_PAGE_WRITTEN or how many publishes read it */
+};
+#define OKI_PAGE_WRITTEN UINT32_MAX
+
+struct okv_lease {
+	struct okv_namespace *ns;
+	struct okv_lease_id id;
+	uint32_t slot;
+	struct okv_lookup_result result;
+};
+
+enum oki_op_phase {
+	OKI_OP_GRANT,	  /* waiting for the Manager */
+	OKI_OP_ABANDONED, /* never to be claimed: the record goes back on its own */
+	OKI_OP_ACTIVE,	  /* claimed: copies may run */
+	OKI_OP_DRAINED,	  /* no copy runs any more */
+};
+
+#define OKI_NO_RECORD UINT32_MAX
+
+struct okv_op {
+	_Atomic uint32_t refs;
+	struct okv_engine *engine;
+	uint32_t kind; /* OKW_OP_* */
+
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	enum oki_op_phase phase;
+	bool final;	/* result is complete */
+	int failing;	/* not 0: it will end with an error, known before its end */
+	int end_status; /* what it will end with, once phase is not OKI_OP_GRANT */
+	char end_text[sizeof(((struct okv_op_result *)0)->text)];
+	struct okv_op_result result;
+	bool *enqueued; /* per layer */
+	bool *done;	/* per layer */
+	uint32_t layer_count;
+
+	uint32_t record; /* index, or OKI_NO_RECORD */
+	uint64_t tag;	 /* as this side last saw it */
+	uint32_t extent;
+	uint32_t reply_offset;
+	union { /* private copy of what the Manager answered */
+		struct okw_lookup_reply lookup;
+		struct okw_transfer_reply transfer;
+	} reply;
+	uint32_t reply_bytes;
+
+	/* transfers */
+	struct okv_binding *binding;
+	struct oki_transfer transfer;
+	bool has_stream;
+	bool busy;		   /* its pages and events are entered as in use */
+	struct okv_op *event_next; /* in engine->event_users */
+	uint32_t *pages;	   /* owned; all groups */
+	struct okv_layer_event *events;
+	uint32_t event_count;
+	struct okv_owner owner;
+	uint32_t part_total;
+	uint32_t parts_taken;
+	uint32_t next_ordinal[OKV_MAX_GROUPS]; /* least block a later entry may name */
+	bool cancelled;
+	struct oki_stages stages;
+
+	uint32_t flags;
+	uint64_t user_data;
+	struct okv_op *notify_next; /* with a reference while queued */
+};
+
+/* engine.c */
+bool oki_forked(const struct okv_engine *engine);
+void oki_engine_get(struct okv_engine *engine);
+void oki_engine_put(struct okv_engine *engine);
+/* 0, or why no new work is taken: closed, forked, session lost, poisoned. */
+int oki_engine_usable(struct okv_engine *engine, struct okv_error *err);
+void oki_namespace_get(struct okv_namespace *ns);
+
+/* rpc.c: one request and its reply over the socket. Reply's body must be reply_bytes long. */
+int oki_rpc(struct okv_engine *engine, uint32_t kind, const void *body, uint32_t bytes,
+	    void *ret_reply, uint32_t reply_bytes, int *ret_fd, struct okv_error *err);
+int oki_rpc_connect(struct okv_engine *engine, const char *socket_path, struct okv_error *err);
+int oki_rpc_hello(struct okv_engine *engine, struct okv_error *err);
+
+/* embedded.c */
+int oki_embedded_start(struct okv_engine *engine, const struct okv_manager_options *opts,
+		       struct okv_error *err);
+void oki_embedded_stop(struct okv_engine *engine);
+
+/* session.c: the thread that listens */
+int oki_session_start(struct okv_engine *engine, struct okv_error *err);
+void oki_session_stop(struct okv_engine *engine);
+void oki_session_lost(struct okv_engine *engine, const char *why);
+
+/* records.c */
+/* Reserve a record and an extent for request and reply; the op gets a reference in the table. */
+int oki_record_reserve(struct okv_op *op, uint32_t request_bytes, uint32_t reply_bytes,
+		       uint8_t **ret_request, struct okv_error *err);
+/* Fill the head, publish the state, ring. */
+void oki_record_submit(struct okv_op *op, struct okw_request *head, uint32_t request_bytes,
+		       bool spinning);
+/* Give an unsubmitted record back. */
+void oki_record_abort(struct okv_op *op);
+/* Look at the record and do what its state asks of this side. Takes op->lock. */
+void oki_record_advance(struct okv_op *op);
+/* Wait until the record ended (lookups); 0 or OKV_E_TIMEOUT / OKV_E_SESSION. */
+int oki_record_wait(struct okv_op *op, int timeout_ms);
+struct okw_record *oki_record_of(const struct okv_op *op);
+void oki_record_ring(struct okv_op *op, struct okw_bell *bell);
+
+/* op.c */
+struct okv_op *oki_op_create(struct okv_engine *engine, uint32_t kind, struct okv_error *err);
+void oki_op_get(struct okv_op *op);
+void oki_op_put(struct okv_op *op);
+/* With op->lock held: what it will end with; the first one counts. */
+void oki_op_doom(struct okv_op *op, int status, const char *text);
+/* With op->lock held: the one final result. */
+void oki_op_finish(struct okv_op *op);
+/* The operation touches no page any more: busy marks, owners, stream, admission counts. */
+void oki_op_let_go(struct okv_op *op);
+/* Not claimed yet? Then it never will be, and ends with status. */
+void oki_op_abandon(struct okv_op *op, int status, const char *text);
+
+/* claim.c: the grant as a source of parts */
+extern const struct oki_transfer_source oki_grant_source;
+/* plan_check.c: a part in private memory against request, schema and mappings. */
+int oki_plan_check(struct okv_op *op, const uint8_t *part, uint32_t bytes, uint32_t index,
+		   struct oki_part *ret_part, struct okv_error *err);
+
+/* busy.c: pages and events in use. With binding->lock held. */
+int oki_busy_enter(struct okv_op *op, struct okv_error *err);
+void oki_busy_leave(struct okv_op *op);
+
+/* binding.c */
+void oki_binding_get(struct okv_binding *binding);
+void oki_binding_put(struct okv_binding *binding);
+/* Wake the worker, if it is still there. */
+void oki_binding_kick(struct okv_binding *binding);
+/* Refuse, drain, stop the worker, unpin, release owners. Safe to call twice. */
+void oki_binding_shut(struct okv_binding *binding);
+
+/* notify.c */
+int oki_notify_init(struct okv_engine *engine, struct okv_error *err);
+void oki_notify_push(struct okv_op *op); /* with op->lock held */
+void oki_notify_session(struct okv_engine *engine);
+void oki_notify_drop(struct okv_engine *engine); /* nobody polls any more */
+void oki_notify_fini(struct okv_engine *engine);
+
+#endif

@@ -1,0 +1,77 @@
+/* [E] Namespaces: the cache identity, agreed with the Manager. */
+#include "engine/engine_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+void okv_namespace_options_init(struct okv_namespace_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof(*opts));
+	opts->size = sizeof(*opts);
+	opts->rank_slots = 1;
+	opts->pipeline_stages = 1;
+}
+
+int okv_namespace_open(struct okv_engine *engine, const struct okv_namespace_options *opts,
+		       struct okv_namespace **ret_ns, struct okv_error *err)
+{
+	if (!engine || !opts || !ret_ns)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"engine, options or ret_ns is NULL");
+	int rc = oki_engine_usable(engine, err);
+	if (rc)
+		return rc;
+	struct okv_namespace *ns = calloc(1, sizeof(*ns));
+	if (!ns)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REGISTER, "no memory for a namespace");
+	uint8_t *bytes = NULL;
+	size_t size;
+	rc = oki_schema_init(&ns->schema, opts, err);
+	if (rc)
+		goto free_ns;
+	rc = oki_identity_encode(opts, &bytes, &size, err);
+	if (rc)
+		goto free_schema;
+	struct okw_namespace_reply reply;
+	rc = oki_rpc(engine, OKW_MSG_NAMESPACE, bytes, (uint32_t)size, &reply, sizeof(reply), NULL,
+		     err);
+	free(bytes);
+	if (rc)
+		goto free_schema;
+	atomic_init(&ns->refs, 1);
+	ns->engine = engine;
+	ns->id = reply.namespace_id;
+	oki_engine_get(engine);
+	*ret_ns = ns;
+	return 0;
+
+free_schema:
+	oki_schema_fini(&ns->schema);
+free_ns:
+	free(ns);
+	return rc;
+}
+
+void oki_namespace_get(struct okv_namespace *ns)
+{
+	atomic_fetch_add_explicit(&ns->refs, 1, memory_order_relaxed);
+}
+
+void okv_namespace_close(struct okv_namespace *ns)
+{
+	if (!ns || oki_forked(ns->engine) || atomic_fetch_sub(&ns->refs, 1) != 1)
+		return;
+	struct okv_engine *engine = ns->engine;
+	oki_schema_fini(&ns->schema);
+	free(ns);
+	oki_engine_put(engine);
+}
+
+uint64_t okv_namespace_block_bytes(const struct okv_namespace *ns, uint32_t group)
+{
+	return ns && group < ns->schema.group_count ? ns->schema.groups[group].block_bytes : 0;
+}

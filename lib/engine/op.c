@@ -1,0 +1,253 @@
+/* [E] Operations as their callers see them: wait, poll, cancel, release. */
+#include "engine/engine_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/cond.h"
+#include "base/error.h"
+
+struct okv_op *oki_op_create(struct okv_engine *engine, uint32_t kind, struct okv_error *err)
+{
+	struct okv_op *op = calloc(1, sizeof(*op));
+	if (!op) {
+		oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REQUEST, "no memory for an operation");
+		return NULL;
+	}
+	atomic_init(&op->refs, 1);
+	op->engine = engine;
+	op->kind = kind;
+	op->record = OKI_NO_RECORD;
+	pthread_mutex_init(&op->lock, NULL);
+	oki_cond_init(&op->cond);
+	oki_engine_get(engine);
+	return op;
+}
+
+void oki_op_get(struct okv_op *op)
+{
+	atomic_fetch_add_explicit(&op->refs, 1, memory_order_relaxed);
+}
+
+void oki_op_put(struct okv_op *op)
+{
+	if (atomic_fetch_sub(&op->refs, 1) != 1)
+		return;
+	struct okv_engine *engine = op->engine;
+	if (op->binding)
+		oki_binding_put(op->binding);
+	free(op->transfer.events);
+	free(op->events);
+	free(op->pages);
+	free(op->enqueued);
+	free(op->done);
+	pthread_cond_destroy(&op->cond);
+	pthread_mutex_destroy(&op->lock);
+	free(op);
+	oki_engine_put(engine);
+}
+
+static void count_end(struct okv_op *op, int status)
+{
+	struct oki_counters *c = &op->engine->counters;
+	if (op->kind == OKW_OP_RESTORE) {
+		atomic_fetch_add(status ? &c->restores_failed : &c->restores_ok, 1);
+		if (!status)
+			atomic_fetch_add(&c->restored_bytes, op->result.bytes);
+	} else if (op->kind == OKW_OP_PUBLISH) {
+		atomic_fetch_add(status ? &c->publishes_failed : &c->publishes_ok, 1);
+		if (!status)
+			atomic_fetch_add(&c->published_bytes, op->result.bytes);
+	}
+}
+
+static void fill_result(struct okv_op *op)
+{
+	int status = op->end_status;
+	struct okv_op_result *r = &op->result;
+	r->status = status;
+	if (op->kind == OKW_OP_RESTORE || op->kind == OKW_OP_PUBLISH) {
+		r->lease_spent = op->reply.transfer.lease_spent;
+		r->present = op->reply.transfer.present;
+		r->in_progress = op->reply.transfer.in_progress;
+		r->not_stored = op->reply.transfer.not_stored;
+		if (!status)
+			r->blocks = op->reply.transfer.blocks;
+		else
+			r->bytes = 0;
+	}
+	if (op->stages.on) {
+		const uint64_t *ns = op->stages.ns;
+		r->times = (struct okv_stage_times){
+			ns[OKI_STAGE_READY],   ns[OKI_STAGE_DISPATCHED], ns[OKI_STAGE_DEQUEUED],
+			ns[OKI_STAGE_CLAIMED], ns[OKI_STAGE_ENQUEUED],	 ns[OKI_STAGE_DRAINED]};
+	}
+	memcpy(r->text, op->end_text, sizeof(r->text));
+}
+
+void oki_op_doom(struct okv_op *op, int status, const char *text)
+{
+	if (!status || op->failing)
+		return;
+	op->failing = op->end_status = status;
+	snprintf(op->end_text, sizeof(op->end_text), "%s",
+		 text && *text ? text : okv_status_text(status));
+	pthread_cond_broadcast(&op->cond);
+}
+
+void oki_op_finish(struct okv_op *op)
+{
+	if (op->final)
+		return;
+	fill_result(op);
+	/* A lost report of a layer must not outlive the end of the whole. */
+	if (!op->end_status && op->done)
+		memset(op->done, true, op->layer_count * sizeof(bool));
+	op->final = true;
+	count_end(op, op->end_status);
+	pthread_cond_broadcast(&op->cond);
+	if (op->flags & OKV_OP_NOTIFY)
+		oki_notify_push(op);
+}
+
+static void release_owner(const struct okv_owner *owner)
+{
+	if (owner->release)
+		owner->release(owner->object);
+}
+
+void oki_op_let_go(struct okv_op *op)
+{
+	struct okv_binding *b = op->binding;
+	if (op->has_stream) {
+		oki_worker_stream_put(b->worker, op->transfer.stream);
+		op->has_stream = false;
+	}
+	for (uint32_t i = 0; i < op->event_count; i++)
+		release_owner(&op->events[i].owner);
+	release_owner(&op->owner);
+	op->owner = (struct okv_owner){0};
+	atomic_fetch_sub(&op->engine->counters.ops_running, 1);
+	pthread_mutex_lock(&b->lock);
+	oki_busy_leave(op);
+	if (--b->running == 0)
+		pthread_cond_broadcast(&b->drained);
+	pthread_mutex_unlock(&b->lock);
+}
+
+void oki_op_abandon(struct okv_op *op, int status, const char *text)
+{
+	bool kick = false;
+	pthread_mutex_lock(&op->lock);
+	if (!op->final && op->phase == OKI_OP_GRANT) {
+		op->phase = OKI_OP_ABANDONED;
+		oki_op_doom(op, status, text);
+		if (op->record != OKI_NO_RECORD) {
+			atomic_fetch_or(&oki_record_of(op)->engine_flags, OKW_ENGINE_CANCEL);
+			oki_record_ring(op, &op->engine->channel.control->submit);
+		}
+		kick = op->binding != NULL;
+		if (!kick)
+			oki_op_finish(op);
+	} else if (!op->final && op->phase == OKI_OP_DRAINED) {
+		/* A publish that drained: whether it was sealed cannot be learned any more. */
+		oki_op_doom(op, status, text);
+		oki_op_finish(op);
+	}
+	pthread_mutex_unlock(&op->lock);
+	if (kick)
+		oki_binding_kick(op->binding);
+}
+
+static int check_op(const struct okv_op *op)
+{
+	if (!op)
+		return OKV_E_INVAL;
+	return oki_forked(op->engine) ? OKV_E_FORKED : 0;
+}
+
+static int wait_layer_flag(struct okv_op *op, uint32_t layer, int timeout_ms, bool in_place)
+{
+	int rc = check_op(op);
+	if (rc)
+		return rc;
+	if (op->kind != OKW_OP_RESTORE || layer >= op->layer_count)
+		return OKV_E_INVAL;
+	uint64_t deadline = oki_deadline_ns(timeout_ms);
+	pthread_mutex_lock(&op->lock);
+	for (bool in_time = true;;) {
+		rc = op->failing;
+		if (rc || (in_place ? op->done : op->enqueued)[layer])
+			break;
+		if (!in_time || timeout_ms == 0) {
+			rc = OKV_E_TIMEOUT;
+			break;
+		}
+		in_time = oki_cond_wait(&op->cond, &op->lock, deadline);
+	}
+	pthread_mutex_unlock(&op->lock);
+	return rc;
+}
+
+int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeout_ms)
+{
+	return wait_layer_flag(op, layer, timeout_ms, false);
+}
+
+int okv_op_wait_layer(struct okv_op *op, uint32_t layer, int timeout_ms)
+{
+	return wait_layer_flag(op, layer, timeout_ms, true);
+}
+
+int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result)
+{
+	int rc = check_op(op);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&op->lock);
+	rc = op->final ? op->result.status : OKV_E_AGAIN;
+	if (op->final && ret_result)
+		*ret_result = op->result;
+	pthread_mutex_unlock(&op->lock);
+	return rc;
+}
+
+int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result)
+{
+	int rc = check_op(op);
+	if (rc)
+		return rc;
+	uint64_t deadline = oki_deadline_ns(timeout_ms);
+	pthread_mutex_lock(&op->lock);
+	bool in_time = true;
+	while (!op->final && in_time)
+		in_time = oki_cond_wait(&op->cond, &op->lock, deadline);
+	rc = op->final ? op->result.status : OKV_E_TIMEOUT;
+	if (op->final && ret_result)
+		*ret_result = op->result;
+	pthread_mutex_unlock(&op->lock);
+	return rc;
+}
+
+int okv_op_cancel(struct okv_op *op)
+{
+	int rc = check_op(op);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&op->lock);
+	op->cancelled = true;
+	if (op->record != OKI_NO_RECORD && op->phase != OKI_OP_DRAINED) {
+		atomic_fetch_or(&oki_record_of(op)->engine_flags, OKW_ENGINE_CANCEL);
+		oki_record_ring(op, &op->engine->channel.control->submit);
+	}
+	pthread_mutex_unlock(&op->lock);
+	return 0;
+}
+
+void okv_op_release(struct okv_op *op)
+{
+	if (op && !oki_forked(op->engine))
+		oki_op_put(op);
+}

@@ -1,0 +1,100 @@
+/* [E] A plan part in private memory, proven against request, schema and mappings. */
+#include "engine/engine_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+static int check_head(struct okv_op *op, const struct okw_plan_head *h, uint32_t bytes,
+		      uint32_t index, struct okv_error *err)
+{
+	const struct okw_welcome *w = &op->engine->welcome;
+	if (h->magic != OKW_MAGIC || h->version != OKW_PROTOCOL_VERSION)
+		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM, "part %u is no plan", index);
+	if (h->epoch != w->epoch || h->token != w->token || h->record != op->record ||
+	    OKI_TAG_GENERATION(h->tag) != OKI_TAG_GENERATION(op->tag) || h->part != index)
+		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
+				"part %u belongs to another operation", index);
+	if (h->entry_count > (bytes - sizeof(*h)) / sizeof(struct okw_plan_entry) ||
+	    sizeof(*h) + h->entry_count * sizeof(struct okw_plan_entry) != bytes)
+		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM, "part %u: %u entries in %u bytes",
+				index, h->entry_count, bytes);
+	return 0;
+}
+
+/* The address of the entry's payload, or NULL: outside the arena, wrong size, unknown arena. */
+static uint8_t *entry_address(struct okv_op *op, const struct okw_plan_entry *e)
+{
+	if (e->request_group >= op->transfer.group_count || e->arena >= op->engine->arena_count)
+		return NULL;
+	const struct oki_transfer_group *g = &op->transfer.groups[e->request_group];
+	const struct oki_schema_group *sg = &op->binding->ns->schema.groups[g->group];
+	const struct oki_arena *arena = &op->engine->arenas[e->arena];
+	if (e->ordinal >= g->count || e->bytes != sg->payload_bytes)
+		return NULL;
+	if (!oki_within(e->offset, sg->block_bytes, arena->shm.bytes) ||
+	    e->offset % OKI_SEGMENT_ALIGN)
+		return NULL;
+	return arena->shm.base + e->offset;
+}
+
+static int count_entries(struct okv_op *op, const struct okw_plan_entry *entries, uint32_t count,
+			 struct oki_part *part, struct okv_error *err)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		if (!entry_address(op, &entries[i]))
+			return oki_fail(
+				err, OKV_E_PLAN, OKV_STAGE_CLAIM,
+				"entry %u: arena %u, offset %llu, %u bytes, block %u of group "
+				"%u is not what was asked for",
+				i, entries[i].arena, (unsigned long long)entries[i].offset,
+				entries[i].bytes, entries[i].ordinal, entries[i].request_group);
+		part->groups[entries[i].request_group].count++;
+	}
+	for (uint32_t g = 0; g < op->transfer.group_count; g++) {
+		if (!part->groups[g].count)
+			continue;
+		part->groups[g].pairs = malloc(part->groups[g].count * sizeof(struct oki_pair));
+		if (!part->groups[g].pairs)
+			return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CLAIM, "no memory for a plan");
+		part->groups[g].count = 0;
+	}
+	return 0;
+}
+
+int oki_plan_check(struct okv_op *op, const uint8_t *bytes, uint32_t size, uint32_t index,
+		   struct oki_part *ret_part, struct okv_error *err)
+{
+	struct okw_plan_head head;
+	memcpy(&head, bytes, sizeof(head));
+	int rc = check_head(op, &head, size, index, err);
+	if (rc)
+		return rc;
+	const struct okw_plan_entry *entries =
+		(const struct okw_plan_entry *)(const void *)(bytes + sizeof(head));
+	struct oki_part part = {.groups_done = head.groups_done};
+	rc = count_entries(op, entries, head.entry_count, &part, err);
+	for (uint32_t i = 0; !rc && i < head.entry_count; i++) {
+		const struct okw_plan_entry *e = &entries[i];
+		uint32_t *next = &op->next_ordinal[e->request_group];
+		/* Ascending over all parts: no page of the operation is written twice. */
+		if (e->ordinal < *next) {
+			rc = oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
+				      "block %u of group %u is named twice or out of order",
+				      e->ordinal, e->request_group);
+			break;
+		}
+		*next = e->ordinal + 1;
+		struct oki_part_group *pg = &part.groups[e->request_group];
+		pg->pairs[pg->count++] = (struct oki_pair){
+			.host = entry_address(op, e), .region = e->arena, .ordinal = e->ordinal};
+	}
+	if (rc) {
+		oki_part_fini(&part);
+		return rc;
+	}
+	*ret_part = part;
+	return 0;
+}

@@ -1,0 +1,145 @@
+/* [E] okv_publish_start: pages of a binding into blocks. */
+#include "engine/transfer_private.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/options.h"
+
+void okv_publish_options_init(struct okv_publish_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof(*opts));
+	opts->size = sizeof(*opts);
+}
+
+static int check_group(const struct okv_binding *b, const struct okv_publish_group *g,
+		       struct okv_error *err)
+{
+	const struct okv_keys *k = &g->keys;
+	if (k->group >= b->ns->schema.group_count)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"group %u of a schema with %u", k->group,
+				b->ns->schema.group_count);
+	if (!k->keys || !k->count || k->count > OKV_MAX_BLOCKS || !k->key_bytes ||
+	    k->key_bytes > OKV_MAX_KEY_BYTES || k->reserved)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"group %u: %u keys of %u bytes; 1 to %u of 1 to %u are possible",
+				k->group, k->count, k->key_bytes, OKV_MAX_BLOCKS,
+				OKV_MAX_KEY_BYTES);
+	/* A block with fewer valid tokens than its size would be found by whoever asks for all. */
+	uint64_t tokens = (uint64_t)k->count * b->ns->schema.groups[k->group].block_tokens;
+	if (g->tokens != tokens)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"group %u: %u valid tokens do not fill %u blocks of %u", k->group,
+				g->tokens, k->count, b->ns->schema.groups[k->group].block_tokens);
+	if (g->first_position > UINT32_MAX - k->count)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"group %u: position %u and %u blocks overflow", k->group,
+				g->first_position, k->count);
+	if (!g->parent != !g->first_position)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"group %u: position %u %s a parent key", k->group,
+				g->first_position, g->parent ? "has no" : "needs");
+	return 0;
+}
+
+static int take_groups(struct okv_op *op, const struct okv_publish_options *o, uint32_t *ret_bytes,
+		       struct okv_error *err)
+{
+	uint64_t pages = 0, bytes = sizeof(struct okw_request);
+	if (!o->group_count || o->group_count > OKV_MAX_GROUPS || !o->groups)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "%u groups; 1 to %u",
+				o->group_count, OKV_MAX_GROUPS);
+	for (uint32_t i = 0; i < o->group_count; i++) {
+		const struct okv_publish_group *g = &o->groups[i];
+		int rc = check_group(op->binding, g, err);
+		if (!rc)
+			rc = oki_transfer_group(op, g->keys.group, g->keys.count, g->pages, &pages,
+						err);
+		if (rc)
+			return rc;
+		bytes += sizeof(struct okw_request_group) +
+			 (uint64_t)(g->keys.count + (g->parent ? 1 : 0)) * g->keys.key_bytes;
+	}
+	*ret_bytes = (uint32_t)bytes;
+	return oki_transfer_keep_pages(op, pages, err);
+}
+
+static void write_request(uint8_t *request, const struct okv_publish_options *o)
+{
+	uint8_t *group_at = request + sizeof(struct okw_request);
+	uint8_t *key_at = group_at + o->group_count * sizeof(struct okw_request_group);
+	for (uint32_t i = 0; i < o->group_count; i++) {
+		const struct okv_publish_group *g = &o->groups[i];
+		struct okw_request_group wire = {
+			.group = g->keys.group,
+			.first = g->first_position,
+			.count = g->keys.count,
+			.key_bytes = g->keys.key_bytes,
+			.parent_bytes = g->parent ? g->keys.key_bytes : 0,
+		};
+		memcpy(group_at, &wire, sizeof(wire));
+		group_at += sizeof(wire);
+		if (g->parent)
+			memcpy(key_at, g->parent, g->keys.key_bytes);
+		key_at += wire.parent_bytes;
+		memcpy(key_at, g->keys.keys, (size_t)g->keys.count * g->keys.key_bytes);
+		key_at += (size_t)g->keys.count * g->keys.key_bytes;
+	}
+}
+
+static int take_event(struct okv_op *op, struct CUevent_st *event, struct okv_error *err)
+{
+	struct oki_worker *w = op->binding->worker;
+	op->transfer.final_event = event;
+	return event ? oki_worker_ops(w)->check_event(oki_worker_device(w), event, err) : 0;
+}
+
+int okv_publish_start(struct okv_binding *binding, const struct okv_publish_options *opts,
+		      struct okv_op **ret_op, struct okv_error *err)
+{
+	struct okv_publish_options o;
+	if (!binding || !ret_op)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "binding or ret_op is NULL");
+	okv_publish_options_init(&o);
+	int rc = oki_options_take(&o, sizeof(o), opts, "publish", err);
+	if (!rc && (o.flags & ~OKV_OP_NOTIFY || o.reserved))
+		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "unknown publish flags");
+	if (!rc && binding->ns->engine->options.flags & OKV_ENGINE_RESTORE_ONLY)
+		rc = oki_fail(err, OKV_E_PERM, OKV_STAGE_ARGUMENTS,
+			      "the engine was opened to restore only");
+	if (!rc)
+		rc = oki_engine_usable(binding->ns->engine, err);
+	if (!rc)
+		rc = oki_transfer_hold(binding, err);
+	if (rc)
+		return rc;
+	rc = oki_transfer_check_ready(binding, &o.ready, o.sources_read != NULL, err);
+	if (!rc)
+		rc = oki_transfer_check_owner(&o.owner, err);
+	struct okv_op *op = NULL;
+	if (!rc) {
+		op = oki_transfer_op(binding, OKW_OP_PUBLISH, o.flags, o.user_data, &o.owner, err);
+		rc = op ? 0 : OKV_E_NOMEM;
+	}
+	uint32_t bytes = 0;
+	uint8_t *request;
+	if (!rc)
+		rc = take_groups(op, &o, &bytes, err);
+	if (!rc)
+		rc = take_event(op, o.sources_read, err);
+	if (!rc)
+		rc = oki_transfer_begin(op, &o.ready, bytes, &request, err);
+	if (!rc) {
+		write_request(request, &o);
+		struct okw_request head = {.group_count = o.group_count};
+		oki_transfer_go(op, &head, bytes);
+		*ret_op = op;
+	} else if (op) {
+		oki_op_put(op);
+	}
+	oki_transfer_unhold(binding);
+	return rc;
+}

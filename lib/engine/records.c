@@ -1,0 +1,227 @@
+/* [E] Operation records as the engine moves them: reserve, submit, take the answer, free. */
+#include "engine/engine_private.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "grant/parts.h"
+
+struct okw_record *oki_record_of(const struct okv_op *op)
+{
+	return &op->engine->channel.control->records[op->record];
+}
+
+void oki_record_ring(struct okv_op *op, struct okw_bell *bell)
+{
+	oki_bell_ring(bell, op->engine->channel.manager_bell, op->record);
+}
+
+static uint32_t round8(uint32_t n)
+{
+	return (n + 7u) & ~7u;
+}
+
+int oki_record_reserve(struct okv_op *op, uint32_t request_bytes, uint32_t reply_bytes,
+		       uint8_t **ret_request, struct okv_error *err)
+{
+	struct okv_engine *e = op->engine;
+	uint32_t bytes = round8(request_bytes) + round8(reply_bytes);
+	if (bytes > OKW_REQUEST_AREA_BYTES)
+		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_REQUEST,
+				"a request of %u bytes is above the limit of %u", bytes,
+				OKW_REQUEST_AREA_BYTES);
+	int rc = 0;
+	pthread_mutex_lock(&e->table_lock);
+	if (!e->free_count) {
+		rc = oki_fail(err, OKV_E_AGAIN, OKV_STAGE_REQUEST,
+			      "all %u operation records are in use", OKW_RECORDS);
+		goto unlock;
+	}
+	if (!oki_area_take(&e->area, bytes, &op->extent)) {
+		rc = oki_fail(err, OKV_E_AGAIN, OKV_STAGE_REQUEST,
+			      "no room for a request of %u bytes in the request area", bytes);
+		goto unlock;
+	}
+	uint32_t index = e->free_records[e->free_count - 1];
+	struct okw_record *record = &e->channel.control->records[index];
+	uint64_t tag = oki_tag_load(record);
+	if (!oki_move(record, &tag, OKW_RESERVED, OKI_MOVER_ENGINE)) {
+		oki_area_give(&e->area, op->extent);
+		rc = oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_REQUEST,
+			      "record %u is %s where it must be free", index,
+			      oki_state_name(OKI_TAG_STATE(tag)));
+		goto unlock;
+	}
+	e->free_count--;
+	op->record = index;
+	op->tag = tag;
+	op->reply_offset = op->extent + round8(request_bytes);
+	op->reply_bytes = reply_bytes;
+	oki_op_get(op);
+	e->ops[index] = op;
+	*ret_request = e->channel.requests + op->extent;
+unlock:
+	pthread_mutex_unlock(&e->table_lock);
+	return rc;
+}
+
+void oki_record_submit(struct okv_op *op, struct okw_request *head, uint32_t request_bytes,
+		       bool spinning)
+{
+	struct okw_record *r = oki_record_of(op);
+	head->epoch = op->engine->welcome.epoch;
+	head->token = op->engine->welcome.token;
+	head->tag = OKI_TAG(OKI_TAG_GENERATION(op->tag), OKW_SUBMITTED);
+	head->kind = op->kind;
+	head->bytes = request_bytes;
+	memcpy(op->engine->channel.requests + op->extent, head, sizeof(*head));
+	pthread_mutex_lock(&op->lock);
+	oki_parts_reset(r);
+	atomic_store_explicit(&r->drained, 0, memory_order_relaxed);
+	atomic_store_explicit(&r->consumed, 0, memory_order_relaxed);
+	atomic_store_explicit(&r->engine_flags, spinning ? OKW_ENGINE_SPINNING : 0,
+			      memory_order_relaxed);
+	r->kind = op->kind;
+	r->request_offset = op->extent;
+	r->request_bytes = request_bytes;
+	r->reply_capacity = op->reply_bytes;
+	r->reply_bytes = 0;
+	r->status = 0;
+	r->engine_status = 0;
+	memset(r->stage, 0, sizeof(r->stage));
+	oki_move(r, &op->tag, OKW_SUBMITTED, OKI_MOVER_ENGINE);
+	oki_stages_mark(&op->stages, OKI_STAGE_DISPATCHED);
+	pthread_mutex_unlock(&op->lock);
+	oki_record_ring(op, &op->engine->channel.control->submit);
+}
+
+/* With op->lock held: the record and its extent are free again. Drops the table's reference. */
+static void free_record(struct okv_op *op)
+{
+	struct okv_engine *e = op->engine;
+	pthread_mutex_lock(&e->table_lock);
+	uint32_t index = op->record;
+	e->ops[index] = NULL;
+	e->free_records[e->free_count++] = (uint16_t)index;
+	oki_area_give(&e->area, op->extent);
+	pthread_mutex_unlock(&e->table_lock);
+	op->record = OKI_NO_RECORD;
+}
+
+void oki_record_abort(struct okv_op *op)
+{
+	pthread_mutex_lock(&op->lock);
+	oki_move(oki_record_of(op), &op->tag, OKW_FREE, OKI_MOVER_ENGINE);
+	free_record(op);
+	pthread_mutex_unlock(&op->lock);
+	oki_op_put(op);
+}
+
+/* Take a private copy of the answer: the area belongs to the next operation once it is free. */
+static void take_reply(struct okv_op *op, const struct okw_record *r)
+{
+	uint32_t bytes = r->reply_bytes;
+	memset(&op->reply, 0, sizeof(op->reply));
+	if (bytes <= op->reply_bytes && bytes <= sizeof(op->reply))
+		memcpy(&op->reply, op->engine->channel.requests + op->reply_offset, bytes);
+}
+
+static void take_text(const struct okw_record *r, char text[OKW_TEXT_BYTES + 1])
+{
+	memcpy(text, r->text, OKW_TEXT_BYTES);
+	text[OKW_TEXT_BYTES] = 0;
+}
+
+/* A lookup nobody waits for any more may have pinned blocks: let them go. */
+static void drop_unwanted_lease(struct okv_op *op)
+{
+	if (op->kind != OKW_OP_LOOKUP && op->kind != OKW_OP_LEASE_OPEN)
+		return;
+	uint32_t slot = op->reply.lookup.lease_slot;
+	struct okw_control *c = op->engine->channel.control;
+	if (slot >= OKW_LEASES)
+		return;
+	atomic_fetch_or(&c->lease_release[slot / 64], 1ull << (slot % 64));
+	oki_bell_ring(&c->retire, op->engine->channel.manager_bell, slot % OKW_RECORDS);
+}
+
+/* The Manager answered (Done), took the grant back (Revoked) or released everything (Reaped). */
+static void take_end(struct okv_op *op, struct okw_record *r, uint64_t tag)
+{
+	char text[OKW_TEXT_BYTES + 1];
+	take_reply(op, r);
+	take_text(r, text);
+	int status = r->status;
+	if (okv_status_group(status) == OKV_GROUP_OK)
+		status = 0;
+	uint32_t state = OKI_TAG_STATE(tag);
+	if (state == OKW_REVOKED && !status)
+		status = OKV_E_CANCELLED;
+	op->tag = tag;
+	oki_move(r, &op->tag, OKW_FREE, OKI_MOVER_ENGINE);
+	free_record(op);
+	if (op->final) {
+		if (status == 0)
+			drop_unwanted_lease(op);
+		return;
+	}
+	if (op->phase == OKI_OP_DRAINED) {
+		oki_op_doom(op, status, text);
+		oki_op_finish(op);
+	} else if (op->phase == OKI_OP_GRANT) {
+		op->phase = OKI_OP_ABANDONED;
+		oki_op_doom(op, status, text);
+		/* A transfer is final when its worker has dropped it and its pages are free. */
+		if (!op->binding)
+			oki_op_finish(op);
+	}
+}
+
+void oki_record_advance(struct okv_op *op)
+{
+	bool ended = false, kick = false;
+	pthread_mutex_lock(&op->lock);
+	if (op->record == OKI_NO_RECORD) {
+		pthread_mutex_unlock(&op->lock);
+		return;
+	}
+	struct okw_record *r = oki_record_of(op);
+	uint64_t tag = oki_tag_load(r);
+	bool waiting = op->phase == OKI_OP_GRANT || op->phase == OKI_OP_ABANDONED;
+	switch (OKI_TAG_STATE(tag)) {
+	case OKW_DONE:
+	case OKW_REVOKED: ended = waiting; break;
+	case OKW_REAPED: ended = op->phase == OKI_OP_DRAINED; break;
+	case OKW_GRANTED:
+	case OKW_ACTIVE: kick = op->binding != NULL; break;
+	default: break;
+	}
+	if (ended) {
+		kick = op->binding && op->phase == OKI_OP_GRANT;
+		take_end(op, r, tag);
+	}
+	pthread_mutex_unlock(&op->lock);
+	if (kick)
+		oki_binding_kick(op->binding);
+	if (ended)
+		oki_op_put(op);
+}
+
+int oki_record_wait(struct okv_op *op, int timeout_ms)
+{
+	struct okw_record *r = oki_record_of(op);
+	uint64_t spin_end = oki_now_ns() + (uint64_t)op->engine->options.spin_us * 1000u;
+	bool done = false;
+	do {
+		for (int i = 0; i < 64 && !done; i++) {
+			done = OKI_TAG_STATE(oki_tag_load(r)) == OKW_DONE;
+			oki_relax();
+		}
+	} while (!done && oki_now_ns() < spin_end);
+	if (!done)
+		/* G1 again: clear the flag, then look; the Manager moves, then reads the flag. */
+		atomic_fetch_and(&r->engine_flags, ~OKW_ENGINE_SPINNING);
+	oki_record_advance(op);
+	return okv_op_wait(op, timeout_ms, NULL);
+}

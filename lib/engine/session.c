@@ -1,0 +1,144 @@
+/* [E] The thread that listens: record changes from the Manager, and its death. */
+#include "engine/engine_private.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/fd.h"
+
+static struct okv_op *op_at(struct okv_engine *e, uint32_t index)
+{
+	pthread_mutex_lock(&e->table_lock);
+	struct okv_op *op = e->ops[index];
+	if (op)
+		oki_op_get(op);
+	pthread_mutex_unlock(&e->table_lock);
+	return op;
+}
+
+static bool serve_dirty(struct okv_engine *e)
+{
+	bool any = false;
+	for (uint32_t w = 0; w < OKW_DIRTY_WORDS; w++) {
+		uint64_t bits = oki_bell_take(&e->channel.control->engine, w);
+		while (bits) {
+			uint32_t index = w * 64 + (uint32_t)__builtin_ctzll(bits);
+			bits &= bits - 1;
+			struct okv_op *op = op_at(e, index);
+			any = true;
+			if (!op)
+				continue;
+			oki_record_advance(op);
+			oki_op_put(op);
+		}
+	}
+	return any;
+}
+
+/* End what can still end without the Manager; copies that run go on to their own end. */
+static void end_waiting(struct okv_engine *e, int status, const char *why)
+{
+	for (uint32_t i = 0; i < OKW_RECORDS; i++) {
+		struct okv_op *op = op_at(e, i);
+		if (!op)
+			continue;
+		/* What the Manager answered before it went stays readable. */
+		oki_record_advance(op);
+		oki_op_abandon(op, status, why);
+		oki_op_put(op);
+	}
+}
+
+void oki_session_lost(struct okv_engine *engine, const char *why)
+{
+	int usable = 0;
+	if (!atomic_compare_exchange_strong(&engine->state, &usable, OKV_E_SESSION))
+		return;
+	oki_log(&engine->log, OKV_LOG_WARN, "session lost: %s", why);
+	end_waiting(engine, OKV_E_SESSION, why);
+	oki_notify_session(engine);
+}
+
+static void drain_fd(int fd)
+{
+	uint64_t count;
+	while (read(fd, &count, sizeof(count)) < 0 && errno == EINTR)
+		;
+}
+
+static void *session_main(void *arg)
+{
+	struct okv_engine *e = arg;
+	struct okw_bell *bell = &e->channel.control->engine;
+	/* events 0 on the socket: its replies belong to whoever called, only hang-up is ours. */
+	struct pollfd fds[3] = {
+		{.fd = e->kick_fd, .events = POLLIN},
+		{.fd = e->channel.engine_bell, .events = POLLIN},
+		{.fd = e->sock, .events = 0},
+	};
+	for (;;) {
+		if (serve_dirty(e) || !oki_bell_sleep(bell))
+			continue;
+		int n = poll(fds, 3, -1);
+		oki_bell_awake(bell);
+		atomic_fetch_add_explicit(&e->counters.wakeups, 1, memory_order_relaxed);
+		if (n < 0)
+			continue;
+		if (fds[0].revents)
+			return NULL;
+		if (fds[1].revents)
+			drain_fd(e->channel.engine_bell);
+		if (fds[2].revents) {
+			serve_dirty(e);
+			oki_session_lost(e, "the Manager hung up");
+			fds[2].fd = -1;
+		}
+	}
+}
+
+int oki_session_start(struct okv_engine *engine, struct okv_error *err)
+{
+	engine->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (engine->kick_fd < 0)
+		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "eventfd");
+	int os = pthread_create(&engine->session_thread, NULL, session_main, engine);
+	if (os)
+		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, os,
+				   "cannot start a thread");
+	engine->session_running = true;
+	return 0;
+}
+
+/* Nobody listens any more: every operation left in the table ends here. */
+static void empty_table(struct okv_engine *e)
+{
+	end_waiting(e, OKV_E_CLOSED, "the engine was closed");
+	for (uint32_t i = 0; i < OKW_RECORDS; i++) {
+		pthread_mutex_lock(&e->table_lock);
+		struct okv_op *op = e->ops[i];
+		e->ops[i] = NULL;
+		pthread_mutex_unlock(&e->table_lock);
+		if (!op)
+			continue;
+		pthread_mutex_lock(&op->lock);
+		op->record = OKI_NO_RECORD;
+		pthread_mutex_unlock(&op->lock);
+		oki_op_put(op);
+	}
+}
+
+void oki_session_stop(struct okv_engine *engine)
+{
+	if (engine->session_running) {
+		uint64_t one = 1;
+		while (write(engine->kick_fd, &one, sizeof(one)) < 0 && errno == EINTR)
+			;
+		pthread_join(engine->session_thread, NULL);
+		engine->session_running = false;
+		empty_table(engine);
+	}
+	oki_fd_close(&engine->kick_fd);
+}

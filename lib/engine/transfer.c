@@ -1,0 +1,198 @@
+/* [E] Starting a publish or a restore: everything is proven and owned before the Manager hears. */
+#include "engine/transfer_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+int oki_transfer_group(struct okv_op *op, uint32_t group, uint32_t count, const uint32_t *pages,
+		       uint64_t *page_total, struct okv_error *err)
+{
+	const struct oki_geometry *geometry = &op->binding->geometry;
+	struct oki_transfer *t = &op->transfer;
+	if (group >= geometry->group_count)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"group %u of a schema with %u", group, geometry->group_count);
+	for (uint32_t i = 0; i < t->group_count; i++)
+		if (t->groups[i].group == group)
+			return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+					"group %u is named twice", group);
+	if (count > OKV_MAX_BLOCKS)
+		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_ARGUMENTS,
+				"%u blocks of group %u; %u are possible in one operation", count,
+				group, OKV_MAX_BLOCKS);
+	if (count && !pages)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "group %u: pages is NULL",
+				group);
+	uint64_t n = (uint64_t)count * geometry->pages_per_block[group];
+	int rc = n ? oki_pages_check(pages, n, geometry->page_count[group], err) : 0;
+	if (rc)
+		return rc;
+	t->groups[t->group_count++] =
+		(struct oki_transfer_group){.group = group, .count = count, .pages = pages};
+	*page_total += n;
+	return 0;
+}
+
+int oki_transfer_keep_pages(struct okv_op *op, uint64_t page_total, struct okv_error *err)
+{
+	if (!page_total)
+		return 0;
+	op->pages = malloc(page_total * sizeof(uint32_t));
+	if (!op->pages)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_ARGUMENTS, "no memory for a page list");
+	uint32_t *at = op->pages;
+	for (uint32_t i = 0; i < op->transfer.group_count; i++) {
+		struct oki_transfer_group *g = &op->transfer.groups[i];
+		uint64_t n = (uint64_t)g->count * op->binding->geometry.pages_per_block[g->group];
+		if (n)
+			memcpy(at, g->pages, n * sizeof(uint32_t));
+		g->pages = at;
+		at += n;
+	}
+	return 0;
+}
+
+int oki_transfer_hold(struct okv_binding *b, struct okv_error *err)
+{
+	int rc = 0;
+	pthread_mutex_lock(&b->lock);
+	if (b->admission != OKI_OPEN)
+		rc = oki_fail(err, OKV_E_CLOSED, OKV_STAGE_READY, "the binding is %s",
+			      b->admission == OKI_QUIESCED ? "quiesced" : "closing");
+	else
+		b->running++;
+	pthread_mutex_unlock(&b->lock);
+	return rc;
+}
+
+void oki_transfer_unhold(struct okv_binding *b)
+{
+	pthread_mutex_lock(&b->lock);
+	if (--b->running == 0)
+		pthread_cond_broadcast(&b->drained);
+	pthread_mutex_unlock(&b->lock);
+}
+
+static void retain(const struct okv_owner *owner)
+{
+	if (owner->retain)
+		owner->retain(owner->object);
+}
+
+/* From here on oki_op_let_go() undoes it. */
+static int admit(struct okv_op *op, struct okv_error *err)
+{
+	struct okv_binding *b = op->binding;
+	pthread_mutex_lock(&b->lock);
+	int rc = oki_busy_enter(op, err);
+	if (!rc)
+		b->running++;
+	pthread_mutex_unlock(&b->lock);
+	if (rc)
+		return rc;
+	atomic_fetch_add(&op->engine->counters.ops_running, 1);
+	retain(&op->owner);
+	for (uint32_t i = 0; i < op->event_count; i++)
+		retain(&op->events[i].owner);
+	return 0;
+}
+
+static int make_ready(struct okv_op *op, const struct okv_ready *ready, struct okv_error *err)
+{
+	struct oki_worker *w = op->binding->worker;
+	int rc = oki_worker_stream_get(w, &op->transfer.stream, err);
+	if (rc)
+		return rc;
+	op->has_stream = true;
+	rc = oki_transfer_init(w, &op->transfer, err);
+	if (rc)
+		return rc;
+	rc = oki_worker_ops(w)->fence(op->transfer.stream, ready->streams, ready->stream_count,
+				      err);
+	if (rc)
+		return rc;
+	oki_stages_mark(&op->stages, OKI_STAGE_READY);
+	return 0;
+}
+
+int oki_transfer_begin(struct okv_op *op, const struct okv_ready *ready, uint32_t request_bytes,
+		       uint8_t **ret_request, struct okv_error *err)
+{
+	int rc = admit(op, err);
+	if (rc)
+		return rc;
+	rc = make_ready(op, ready, err);
+	if (!rc)
+		rc = oki_record_reserve(op, request_bytes, sizeof(struct okw_transfer_reply),
+					ret_request, err);
+	if (rc) {
+		oki_transfer_fini(op->binding->worker, &op->transfer);
+		oki_op_let_go(op);
+	}
+	return rc;
+}
+
+void oki_transfer_go(struct okv_op *op, struct okw_request *head, uint32_t request_bytes)
+{
+	struct oki_counters *c = &op->engine->counters;
+	atomic_fetch_add(op->kind == OKW_OP_RESTORE ? &c->restores_started : &c->publishes_started,
+			 1);
+	head->binding_id = op->binding->id;
+	head->namespace_id = op->binding->ns->id;
+	oki_record_submit(op, head, request_bytes, false);
+	oki_op_get(op); /* the worker's */
+	oki_worker_submit(op->binding->worker, &op->transfer);
+	/* A session lost before this operation was in the table did not see it. */
+	if (atomic_load(&op->engine->state))
+		oki_op_abandon(op, OKV_E_SESSION, "the session is lost");
+}
+
+int oki_transfer_check_ready(const struct okv_binding *b, const struct okv_ready *ready,
+			     bool has_events, struct okv_error *err)
+{
+	const struct oki_device_ops *ops = oki_worker_ops(b->worker);
+	if (ready->reserved || (ready->stream_count && !ready->streams))
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "ready: streams is NULL");
+	if (!ops->has_gpu_streams && (ready->stream_count || has_events))
+		return oki_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_ARGUMENTS,
+				"the %s device has no streams and events", ops->name);
+	return 0;
+}
+
+int oki_transfer_check_owner(const struct okv_owner *owner, struct okv_error *err)
+{
+	if (!owner->retain != !owner->release)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"an owner has both retain and release, or neither");
+	return 0;
+}
+
+struct okv_op *oki_transfer_op(struct okv_binding *b, uint32_t kind, uint32_t flags,
+			       uint64_t user_data, const struct okv_owner *owner,
+			       struct okv_error *err)
+{
+	uint32_t layers = b->ns->schema.layer_count;
+	struct okv_op *op = oki_op_create(b->ns->engine, kind, err);
+	if (!op)
+		return NULL;
+	oki_binding_get(b);
+	op->binding = b;
+	op->flags = flags;
+	op->user_data = user_data;
+	op->owner = *owner;
+	op->layer_count = layers;
+	op->enqueued = calloc(layers, sizeof(bool));
+	op->done = calloc(layers, sizeof(bool));
+	if (!op->enqueued || !op->done) {
+		oki_op_put(op);
+		oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REQUEST, "no memory for an operation");
+		return NULL;
+	}
+	op->transfer.source = &oki_grant_source;
+	op->transfer.arg = op;
+	op->transfer.direction = kind == OKW_OP_RESTORE ? OKI_TO_PAGES : OKI_TO_BLOCKS;
+	oki_stages_start(&op->stages, op->engine->options.flags & OKV_ENGINE_STAGE_TIMES);
+	return op;
+}

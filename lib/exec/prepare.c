@@ -1,0 +1,103 @@
+/* [B] What a transfer needs before it may start: a stream of its own, marks, room for results. */
+#include "exec/exec_private.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+
+void oki_part_fini(struct oki_part *part)
+{
+	for (uint32_t g = 0; g < OKV_MAX_GROUPS; g++)
+		free(part->groups[g].pairs);
+	*part = (struct oki_part){0};
+}
+
+int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_stream,
+			  struct okv_error *err)
+{
+	pthread_mutex_lock(&worker->stream_lock);
+	struct oki_stream_node *node = worker->streams;
+	if (node) {
+		worker->streams = node->next;
+		*ret_stream = node->stream;
+		node->stream = NULL;
+		node->next = worker->spare;
+		worker->spare = node;
+	}
+	pthread_mutex_unlock(&worker->stream_lock);
+	if (node)
+		return 0;
+	/* A node is made with every stream, so that giving one back needs no memory. */
+	node = calloc(1, sizeof(*node));
+	if (!node)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_READY, "no memory for a stream");
+	int rc = worker->ops->stream_create(worker->device, ret_stream, err);
+	if (rc) {
+		free(node);
+		return rc;
+	}
+	pthread_mutex_lock(&worker->stream_lock);
+	node->next = worker->spare;
+	worker->spare = node;
+	pthread_mutex_unlock(&worker->stream_lock);
+	return 0;
+}
+
+void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream)
+{
+	pthread_mutex_lock(&worker->stream_lock);
+	struct oki_stream_node *node = worker->spare;
+	worker->spare = node->next;
+	node->stream = stream;
+	node->next = worker->streams;
+	worker->streams = node;
+	pthread_mutex_unlock(&worker->stream_lock);
+}
+
+int oki_transfer_init(struct oki_worker *worker, struct oki_transfer *transfer,
+		      struct okv_error *err)
+{
+	uint32_t layers = worker->config.schema->layer_count;
+	transfer->recorded = calloc(layers, sizeof(bool));
+	if (!transfer->recorded)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_READY, "no memory for an operation");
+	int rc = worker->ops->mark_create(worker->device, &transfer->final_mark, err);
+	if (rc)
+		goto fail;
+	if (!worker->ops->has_callbacks)
+		return 0;
+	transfer->marks = calloc(layers, sizeof(struct oki_mark *));
+	if (!transfer->marks) {
+		rc = oki_fail(err, OKV_E_NOMEM, OKV_STAGE_READY, "no memory for an operation");
+		goto fail;
+	}
+	for (uint32_t i = 0; i < layers; i++) {
+		rc = worker->ops->mark_create(worker->device, &transfer->marks[i], err);
+		if (rc)
+			goto fail;
+	}
+	return 0;
+
+fail:
+	oki_transfer_fini(worker, transfer);
+	return rc;
+}
+
+void oki_transfer_fini(struct oki_worker *worker, struct oki_transfer *transfer)
+{
+	for (uint32_t i = 0; transfer->marks && i < worker->config.schema->layer_count; i++)
+		if (transfer->marks[i])
+			worker->ops->mark_destroy(transfer->marks[i]);
+	free(transfer->marks);
+	transfer->marks = NULL;
+	if (transfer->final_mark)
+		worker->ops->mark_destroy(transfer->final_mark);
+	transfer->final_mark = NULL;
+	for (uint32_t i = 0; i < transfer->kept_count; i++)
+		oki_runs_fini(&transfer->kept[i]);
+	free(transfer->kept);
+	transfer->kept = NULL;
+	transfer->kept_count = 0;
+	free(transfer->recorded);
+	transfer->recorded = NULL;
+}

@@ -1,0 +1,75 @@
+/*
+ * [B] One operation as the executor sees it: parts come from a source, copies go to a device
+ * stream, and what happened is told to the source. In an engine the source is a grant.
+ */
+#ifndef OKI_EXEC_WORK_H
+#define OKI_EXEC_WORK_H
+
+#include <stdbool.h>
+#include "device/device.h"
+#include "plan/compile.h"
+#include "plan/geometry.h"
+
+struct oki_worker;
+
+/* Blocks of one request group inside one part, checked by the source. */
+struct oki_part_group {
+	struct oki_pair *pairs; /* owned by the part */
+	uint32_t count;
+};
+
+struct oki_part {
+	uint32_t groups_done; /* bit g: no later part has blocks of request group g */
+	bool last;
+	struct oki_part_group groups[OKV_MAX_GROUPS];
+};
+void oki_part_fini(struct oki_part *part);
+
+/* All calls come from the worker's thread, in this order. */
+struct oki_transfer_source {
+	/* 1: this executor may touch the memory now; *ret_empty: there will be no part.
+	 * 0: not yet, ask again after a kick. Negative: never; no other call follows. */
+	int (*claim)(void *arg, bool *ret_empty);
+	/* 1: *ret_part is filled and the caller's; 0: not yet; negative OKV_E_*: no part follows */
+	int (*next)(void *arg, struct oki_part *ret_part, struct okv_error *err);
+	void (*layer_enqueued)(void *arg, uint32_t layer);
+	/* The operation will fail; copies may still run. Once, before ended. */
+	void (*failing)(void *arg, const struct okv_error *why);
+	void (*enqueued)(void *arg);
+	void (*layer_done)(void *arg, uint32_t layer);
+	/* All copies stopped; rows of bytes were copied. status OKV_E_POISONED: nobody knows
+	 * whether they stopped. The last call: the transfer may be freed inside. */
+	void (*ended)(void *arg, int status, uint64_t bytes);
+};
+
+struct oki_transfer_group {
+	uint32_t group;	       /* schema group */
+	uint32_t count;	       /* blocks asked for */
+	const uint32_t *pages; /* count * pages_per_block, borrowed until ended */
+};
+
+struct oki_transfer {
+	/* set by the caller; borrowed until ended */
+	const struct oki_transfer_source *source;
+	void *arg;
+	enum oki_direction direction;
+	uint32_t group_count;
+	struct oki_transfer_group groups[OKV_MAX_GROUPS];
+	struct CUevent_st **events;	/* one per layer or NULL entries; NULL: none at all */
+	struct CUevent_st *final_event; /* recorded after the last copy, or NULL */
+	struct oki_stream *stream;	/* of the worker's pool, fenced by the caller */
+
+	/* the worker's */
+	struct oki_transfer *next;
+	uint32_t phase;
+	int status;
+	uint64_t bytes;
+	bool *recorded;		 /* per layer */
+	struct oki_mark **marks; /* per layer on devices with callbacks; NULL entries */
+	struct oki_mark *final_mark;
+	uint32_t next_done;    /* place in consumption order of the next layer to report */
+	struct oki_runs *kept; /* runs the device borrows until drained */
+	uint32_t kept_count;
+};
+
+#endif

@@ -1,0 +1,274 @@
+/* [B] The thread of one binding that submits copies and never waits for one. */
+#include "exec/exec_private.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/cond.h"
+#include "base/error.h"
+
+/* How often marks are looked at on a device without callbacks, once spinning gave nothing. */
+#define POLL_NS 50000u
+
+static void end_transfer(struct oki_worker *w, struct oki_transfer *t, int status)
+{
+	(void)w;
+	t->source->ended(t->arg, status, t->bytes);
+}
+
+/* A copy or record failed: whatever was accepted must stop before anyone hears "ended". */
+static void fail_transfer(struct oki_worker *w, struct oki_transfer *t, const struct okv_error *why)
+{
+	t->source->failing(t->arg, why);
+	struct okv_error err;
+	int rc = w->ops->drain(t->stream, &err);
+	end_transfer(w, t, rc == OKV_E_POISONED ? rc : why->status);
+}
+
+static int step_parts(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)
+{
+	for (;;) {
+		struct oki_part part;
+		int rc = t->source->next(t->arg, &part, err);
+		if (rc <= 0)
+			return rc;
+		bool last = part.last;
+		rc = oki_submit_part(w, t, &part, err);
+		oki_part_fini(&part);
+		if (rc)
+			return rc;
+		if (last)
+			return 1;
+	}
+}
+
+enum step { STEP_IDLE, STEP_MOVED, STEP_GONE };
+
+static enum step step_drain(struct oki_worker *w, struct oki_transfer *t)
+{
+	bool told = w->ops->has_callbacks && oki_layers_report(w, t, false);
+	struct okv_error err;
+	int rc = w->ops->query(t->final_mark, &err);
+	if (rc == 0)
+		return told ? STEP_MOVED : STEP_IDLE;
+	if (rc < 0) {
+		fail_transfer(w, t, &err);
+		return STEP_GONE;
+	}
+	oki_layers_report(w, t, true);
+	end_transfer(w, t, 0);
+	return STEP_GONE;
+}
+
+static enum step step(struct oki_worker *w, struct oki_transfer *t)
+{
+	struct okv_error err = {0};
+	enum step moved = STEP_IDLE;
+	if (t->phase == OKI_PHASE_CLAIM) {
+		bool empty = false;
+		int rc = t->source->claim(t->arg, &empty);
+		if (rc < 0)
+			return STEP_GONE;
+		if (rc == 0)
+			return STEP_IDLE;
+		t->phase = OKI_PHASE_PARTS;
+		if (empty)
+			goto submitted;
+		moved = STEP_MOVED;
+	}
+	if (t->phase == OKI_PHASE_PARTS) {
+		int rc = step_parts(w, t, &err);
+		if (rc == 0) {
+			if (w->ops->has_callbacks && oki_layers_report(w, t, false))
+				moved = STEP_MOVED;
+			return moved;
+		}
+		if (rc < 0) {
+			fail_transfer(w, t, &err);
+			return STEP_GONE;
+		}
+		goto submitted;
+	}
+	return step_drain(w, t);
+
+submitted:
+	if (oki_submit_end(w, t, &err)) {
+		fail_transfer(w, t, &err);
+		return STEP_GONE;
+	}
+	t->source->enqueued(t->arg);
+	t->phase = OKI_PHASE_DRAIN;
+	return step_drain(w, t) == STEP_GONE ? STEP_GONE : STEP_MOVED;
+}
+
+/* One round over the active transfers; returns true when any of them got on. */
+static bool round_trip(struct oki_worker *w, bool *ret_polling)
+{
+	bool moved = false;
+	*ret_polling = false;
+	for (struct oki_transfer **p = &w->active; *p;) {
+		struct oki_transfer *t = *p, *next = t->next;
+		enum step s = step(w, t);
+		if (s != STEP_IDLE)
+			moved = true;
+		if (s == STEP_GONE) {
+			*p = next;
+			continue;
+		}
+		if (t->phase != OKI_PHASE_CLAIM && !w->ops->has_callbacks)
+			*ret_polling = true;
+		p = &t->next;
+	}
+	return moved;
+}
+
+/* Take what was queued. Returns true when something was queued or kicked. */
+static bool take_queue(struct oki_worker *w)
+{
+	bool any = w->kicked || w->queue;
+	w->kicked = false;
+	struct oki_transfer **tail = &w->active;
+	while (*tail)
+		tail = &(*tail)->next;
+	*tail = w->queue;
+	w->queue = NULL;
+	w->queue_tail = &w->queue;
+	return any;
+}
+
+static void *worker_main(void *arg)
+{
+	struct oki_worker *w = arg;
+	uint64_t spin_ns = (uint64_t)w->config.spin_us * 1000u, moved_at = oki_now_ns();
+	pthread_mutex_lock(&w->lock);
+	for (;;) {
+		bool fresh = take_queue(w);
+		if (w->stop && !w->active)
+			break;
+		pthread_mutex_unlock(&w->lock);
+
+		bool polling;
+		bool moved = round_trip(w, &polling);
+		uint64_t now = oki_now_ns();
+		if (moved || fresh)
+			moved_at = now;
+		bool spin = w->active && now - moved_at < spin_ns;
+		if (spin)
+			sched_yield();
+
+		pthread_mutex_lock(&w->lock);
+		if (moved || spin || w->kicked || w->queue || (w->stop && !w->active))
+			continue;
+		oki_cond_wait(&w->cond, &w->lock, polling ? now + POLL_NS : UINT64_MAX);
+		atomic_fetch_add_explicit(&w->wakeups, 1, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return NULL;
+}
+
+void oki_worker_submit(struct oki_worker *worker, struct oki_transfer *transfer)
+{
+	transfer->next = NULL;
+	transfer->phase = OKI_PHASE_CLAIM;
+	pthread_mutex_lock(&worker->lock);
+	*worker->queue_tail = transfer;
+	worker->queue_tail = &transfer->next;
+	pthread_cond_signal(&worker->cond);
+	pthread_mutex_unlock(&worker->lock);
+}
+
+void oki_worker_kick(struct oki_worker *worker)
+{
+	pthread_mutex_lock(&worker->lock);
+	worker->kicked = true;
+	pthread_cond_signal(&worker->cond);
+	pthread_mutex_unlock(&worker->lock);
+}
+
+static void on_device(void *arg)
+{
+	oki_worker_kick(arg);
+}
+
+int oki_worker_create(const struct oki_worker_config *config, struct oki_worker **ret_worker,
+		      struct okv_error *err)
+{
+	struct oki_worker *w = calloc(1, sizeof(*w));
+	if (!w)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REGISTER, "no memory for a worker");
+	w->config = *config;
+	w->ops = config->ops;
+	w->queue_tail = &w->queue;
+	pthread_mutex_init(&w->lock, NULL);
+	pthread_mutex_init(&w->stream_lock, NULL);
+	oki_cond_init(&w->cond);
+	struct oki_device_config dc = {.index = config->device_index,
+				       .threads = config->threads,
+				       .notify = on_device,
+				       .arg = w};
+	int rc = w->ops->open(&dc, &w->device, err);
+	if (rc)
+		goto free_worker;
+	int os = pthread_create(&w->thread, NULL, worker_main, w);
+	if (os) {
+		rc = oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_REGISTER, os, "cannot start a thread");
+		goto close_device;
+	}
+	*ret_worker = w;
+	return 0;
+
+close_device:
+	w->ops->close(w->device);
+free_worker:
+	pthread_cond_destroy(&w->cond);
+	pthread_mutex_destroy(&w->stream_lock);
+	pthread_mutex_destroy(&w->lock);
+	free(w);
+	return rc;
+}
+
+static void free_streams(struct oki_worker *w)
+{
+	struct oki_stream_node *lists[2] = {w->streams, w->spare};
+	for (int i = 0; i < 2; i++)
+		for (struct oki_stream_node *n = lists[i], *next; n; n = next) {
+			next = n->next;
+			if (n->stream)
+				w->ops->stream_destroy(n->stream);
+			free(n);
+		}
+}
+
+void oki_worker_destroy(struct oki_worker *worker)
+{
+	if (!worker)
+		return;
+	pthread_mutex_lock(&worker->lock);
+	worker->stop = true;
+	pthread_cond_signal(&worker->cond);
+	pthread_mutex_unlock(&worker->lock);
+	pthread_join(worker->thread, NULL);
+	free_streams(worker);
+	worker->ops->close(worker->device);
+	pthread_cond_destroy(&worker->cond);
+	pthread_mutex_destroy(&worker->stream_lock);
+	pthread_mutex_destroy(&worker->lock);
+	free(worker);
+}
+
+struct oki_device *oki_worker_device(struct oki_worker *worker)
+{
+	return worker->device;
+}
+
+const struct oki_device_ops *oki_worker_ops(struct oki_worker *worker)
+{
+	return worker->ops;
+}
+
+uint64_t oki_worker_wakeups(struct oki_worker *worker)
+{
+	return atomic_load_explicit(&worker->wakeups, memory_order_relaxed);
+}

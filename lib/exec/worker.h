@@ -1,0 +1,49 @@
+/* [B] The thread of one binding that submits copies and never waits for one. */
+#ifndef OKI_EXEC_WORKER_H
+#define OKI_EXEC_WORKER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include "exec/work.h"
+
+struct oki_worker_config {
+	const struct oki_device_ops *ops;
+	int32_t device_index;
+	uint32_t threads;
+	uint32_t spin_us;
+	const struct oki_schema *schema;     /* borrowed */
+	const struct oki_geometry *geometry; /* borrowed */
+};
+
+struct oki_worker;
+
+/* Open the device and start the thread. Returns owned. */
+int oki_worker_create(const struct oki_worker_config *config, struct oki_worker **ret_worker,
+		      struct okv_error *err);
+/* Every transfer ended. Stops the thread, closes the device. NULL is allowed. */
+void oki_worker_destroy(struct oki_worker *worker);
+
+struct oki_device *oki_worker_device(struct oki_worker *worker);
+const struct oki_device_ops *oki_worker_ops(struct oki_worker *worker);
+
+/* A stream of its own for one transfer, from a pool that grows. */
+int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_stream,
+			  struct okv_error *err);
+void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream);
+
+/*
+ * Prepare what a transfer needs so that running it cannot fail for lack of memory. On failure
+ * nothing is kept. oki_transfer_fini() frees it, after ended or when it was never submitted.
+ */
+int oki_transfer_init(struct oki_worker *worker, struct oki_transfer *transfer,
+		      struct okv_error *err);
+void oki_transfer_fini(struct oki_worker *worker, struct oki_transfer *transfer);
+
+/* Queue it. The worker owns it until ended (or a negative claim). */
+void oki_worker_submit(struct oki_worker *worker, struct oki_transfer *transfer);
+/* Something a source waits for may have happened. */
+void oki_worker_kick(struct oki_worker *worker);
+/* Times the thread woke from sleep. */
+uint64_t oki_worker_wakeups(struct oki_worker *worker);
+
+#endif

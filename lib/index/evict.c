@@ -1,0 +1,107 @@
+/* [M] What goes first: one list of the blocks that may go, least recent at its head. */
+#include "index/index_private.h"
+
+void oki_walk_add(struct oki_walk *walk, struct oki_block **blocks, uint64_t count, int64_t first,
+		  uint32_t block_tokens)
+{
+	if (count == 0)
+		return;
+	uint32_t row = walk->count++;
+	walk->rows[row].blocks = blocks;
+	walk->rows[row].left = count;
+	walk->rows[row].end_token = (first + (int64_t)count) * block_tokens;
+	walk->rows[row].block_tokens = block_tokens;
+}
+
+struct oki_block *oki_walk_next(struct oki_walk *walk)
+{
+	uint32_t best = walk->count;
+	for (uint32_t i = 0; i < walk->count; i++) {
+		if (walk->rows[i].left == 0)
+			continue;
+		if (best == walk->count || walk->rows[i].end_token > walk->rows[best].end_token)
+			best = i;
+	}
+	if (best == walk->count)
+		return NULL;
+	walk->rows[best].end_token -= walk->rows[best].block_tokens;
+	return walk->rows[best].blocks[--walk->rows[best].left];
+}
+
+void oki_block_keep(struct oki_block *block)
+{
+	if (!block->listed)
+		return;
+	cds_list_del(&block->lru);
+	block->listed = false;
+}
+
+static bool may_go(const struct oki_block *block)
+{
+	bool being_written = block->filled != __builtin_popcountll(block->sealed);
+	return !block->pins && block->holds == 0 && !being_written && !block->named;
+}
+
+void oki_block_settle(struct oki_index *index, struct oki_block *block)
+{
+	if (!may_go(block))
+		return;
+	if (block->filled == 0) {
+		oki_block_drop(index, block);
+		return;
+	}
+	oki_block_keep(block);
+	cds_list_add_tail(&block->lru, &index->lru);
+	block->listed = true;
+}
+
+void oki_walk_settle(struct oki_index *index, struct oki_walk *walk)
+{
+	struct oki_block *block;
+	while ((block = oki_walk_next(walk))) {
+		block->named = false;
+		oki_block_settle(index, block);
+	}
+}
+
+void oki_block_drop(struct oki_index *index, struct oki_block *block)
+{
+	oki_block_keep(block);
+	for (uint32_t i = 0; i < block->slot_count; i++) {
+		if (block->slots[i])
+			oki_pool_free(index->pool, block->slots[i]);
+	}
+	oki_table_remove(index, block);
+}
+
+/* Give back what was least recently used; 0: nothing may go. */
+static uint64_t evict_one(struct oki_index *index)
+{
+	if (cds_list_empty(&index->lru))
+		return 0;
+	uint64_t used = oki_pool_used(index->pool);
+	oki_block_drop(index, cds_list_first_entry(&index->lru, struct oki_block, lru));
+	index->evictions++;
+	return used - oki_pool_used(index->pool);
+}
+
+uint64_t oki_evict_for(struct oki_index *index, uint64_t bytes, uint64_t count)
+{
+	/* Emptying the pool for what it can never hold would help nobody. */
+	if (bytes > index->largest_piece)
+		return 0;
+	uint64_t fits = oki_pool_fits(index->pool, bytes);
+	/* Freed pieces may lie apart, so the pool is asked again until it is enough. */
+	while (fits < count) {
+		uint64_t lacking = (count - fits) * bytes;
+		uint64_t freed = 0;
+		while (freed < lacking) {
+			uint64_t got = evict_one(index);
+			if (got == 0)
+				return oki_pool_fits(index->pool, bytes);
+			freed += got;
+		}
+		fits = oki_pool_fits(index->pool, bytes);
+	}
+	return fits;
+}

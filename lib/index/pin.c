@@ -1,0 +1,77 @@
+/* [M] Who keeps a block by lease, and how many bytes that is for whom. */
+#include "index/index_private.h"
+
+#include <stdlib.h>
+
+bool oki_pins_reserve(struct oki_index *index, uint64_t count)
+{
+	while (index->spare_pin_count < count) {
+		struct oki_pin *pin = malloc(sizeof(*pin));
+		if (!pin)
+			return false;
+		pin->next = index->spare_pins;
+		index->spare_pins = pin;
+		index->spare_pin_count++;
+	}
+	return true;
+}
+
+void oki_pins_fini(struct oki_index *index)
+{
+	while (index->spare_pins) {
+		struct oki_pin *pin = index->spare_pins;
+		index->spare_pins = pin->next;
+		free(pin);
+	}
+}
+
+bool oki_pinned_by(const struct oki_block *block, const struct oki_account *account)
+{
+	for (const struct oki_pin *pin = block->pins; pin; pin = pin->next) {
+		if (pin->account == account)
+			return true;
+	}
+	return false;
+}
+
+void oki_pin_block(struct oki_index *index, struct oki_block *block, struct oki_account *account,
+		   uint64_t bytes)
+{
+	for (struct oki_pin *pin = block->pins; pin; pin = pin->next) {
+		if (pin->account == account) {
+			pin->count++;
+			return;
+		}
+	}
+	if (!block->pins) {
+		oki_block_keep(block);
+		index->pinned_bytes += bytes;
+	}
+	struct oki_pin *pin = index->spare_pins;
+	index->spare_pins = pin->next;
+	index->spare_pin_count--;
+	*pin = (struct oki_pin){.next = block->pins, .account = account, .count = 1};
+	block->pins = pin;
+	account->bytes += bytes;
+}
+
+void oki_unpin_block(struct oki_index *index, struct oki_block *block,
+		     struct oki_account *account, uint64_t bytes)
+{
+	struct oki_pin **at = &block->pins;
+	while ((*at)->account != account)
+		at = &(*at)->next;
+
+	struct oki_pin *pin = *at;
+	if (--pin->count > 0)
+		return;
+	*at = pin->next;
+	pin->next = index->spare_pins;
+	index->spare_pins = pin;
+	index->spare_pin_count++;
+	account->bytes -= bytes;
+	if (block->pins)
+		return;
+	index->pinned_bytes -= bytes;
+	oki_block_settle(index, block);
+}

@@ -1,0 +1,99 @@
+/* [M] Key → block: a liburcu hash table, read without a lock. */
+#include "index/index_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* Stands for "readers have left" in what ThreadSanitizer is told; never written. */
+static char grace;
+
+void oki_read_unlock(void)
+{
+	OKI_ORDER_RELEASE(&grace);
+	rcu_read_unlock();
+}
+
+uint64_t oki_key_hash(const struct oki_index *index, const struct oki_key *key)
+{
+	uint8_t buf[8 + OKW_MAX_KEY_BYTES];
+	uint32_t head[2] = {key->namespace_id, key->group << 8 | key->bytes};
+
+	memcpy(buf, head, sizeof(head));
+	memcpy(buf + sizeof(head), key->data, key->bytes);
+	return XXH3_64bits_withSeed(buf, sizeof(head) + key->bytes, index->seed);
+}
+
+static int key_matches(struct cds_lfht_node *node, const void *arg)
+{
+	const struct oki_block *block = caa_container_of(node, struct oki_block, node);
+	const struct oki_key *key = arg;
+
+	OKI_ORDER_ACQUIRE(node);
+	return block->namespace_id == key->namespace_id && block->group == key->group &&
+	       block->key_bytes == key->bytes && memcmp(block->key, key->data, key->bytes) == 0;
+}
+
+/* The table compares whole hashes before it asks; a hint needs no more. */
+static int sequence_matches(struct cds_lfht_node *node, const void *arg)
+{
+	const struct oki_block *block = caa_container_of(node, struct oki_block, node);
+	const struct oki_block *child = arg;
+
+	OKI_ORDER_ACQUIRE(node);
+	return block->namespace_id == child->namespace_id && block->group == child->group;
+}
+
+static struct oki_block *find(struct oki_index *index, uint64_t hash, cds_lfht_match_fct match,
+			      const void *arg)
+{
+	struct cds_lfht_iter iter;
+
+	cds_lfht_lookup(index->table, hash, match, arg, &iter);
+	struct cds_lfht_node *node = cds_lfht_iter_get_node(&iter);
+	return node ? caa_container_of(node, struct oki_block, node) : NULL;
+}
+
+struct oki_block *oki_table_find(struct oki_index *index, const struct oki_key *key)
+{
+	return find(index, oki_key_hash(index, key), key_matches, key);
+}
+
+struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_block *block)
+{
+	return block->parent ? find(index, block->parent, sequence_matches, block) : NULL;
+}
+
+struct oki_block *oki_table_add(struct oki_index *index, const struct oki_key *key,
+				uint32_t slot_count)
+{
+	struct oki_block *block = calloc(1, OKI_BLOCK_BYTES(slot_count));
+	if (!block)
+		return NULL;
+	block->namespace_id = key->namespace_id;
+	block->group = (uint8_t)key->group;
+	block->key_bytes = (uint8_t)key->bytes;
+	block->slot_count = (uint8_t)slot_count;
+	memcpy(block->key, key->data, key->bytes);
+	OKI_ORDER_RELEASE(&block->node);
+	cds_lfht_add(index->table, oki_key_hash(index, key), &block->node);
+	index->blocks++;
+	index->blocks_partial++;
+	return block;
+}
+
+static void free_block(struct rcu_head *head)
+{
+	OKI_ORDER_ACQUIRE(&grace);
+	free(caa_container_of(head, struct oki_block, rcu));
+}
+
+void oki_table_remove(struct oki_index *index, struct oki_block *block)
+{
+	cds_lfht_del(index->table, &block->node);
+	index->blocks--;
+	if (!oki_block_usable(block))
+		index->blocks_partial--;
+	OKI_ORDER_RELEASE(&grace);
+	call_rcu(&block->rcu, free_block);
+}

@@ -1,0 +1,121 @@
+/* [M] Which prefix of a sequence is usable, from which of its blocks are there. */
+#include "index/index_private.h"
+
+#include "base/checked.h"
+
+static uint64_t gcd(uint64_t a, uint64_t b)
+{
+	while (b) {
+		uint64_t rest = a % b;
+		a = b;
+		b = rest;
+	}
+	return a;
+}
+
+/* Least common multiple, or 0 where it is beyond 64 bits: no prefix is that long. */
+static uint64_t lcm(uint64_t a, uint64_t b)
+{
+	uint64_t product;
+	if (a == 0 || !oki_mul(a / gcd(a, b), b, &product))
+		return 0;
+	return product;
+}
+
+static uint32_t blocks_needed(const struct oki_schema_group *group)
+{
+	switch (group->kind) {
+	case OKV_GROUP_WINDOW: return (group->window_tokens - 1) / group->block_tokens + 1;
+	case OKV_GROUP_STATE: return 1;
+	default: return UINT32_MAX;
+	}
+}
+
+/* At most `limit` keys; a full group ends at its first gap. */
+static void probe_group(struct oki_index *index, uint32_t namespace_id,
+			const struct oki_index_keys *keys, uint64_t limit,
+			struct oki_block **blocks, struct oki_usable_group *group)
+{
+	uint32_t count = keys->count < limit ? keys->count : (uint32_t)limit;
+	uint32_t run = 0;
+
+	group->count = count;
+	for (uint32_t i = 0; i < count; i++) {
+		struct oki_key key = {namespace_id, keys->group, keys->key_bytes,
+				      keys->keys + (size_t)i * keys->key_bytes};
+		struct oki_block *block = oki_table_find(index, &key);
+		bool there = block && oki_block_usable(block);
+		if (!there && group->need == UINT32_MAX) {
+			group->count = i;
+			return;
+		}
+		run = there ? run + 1 : 0;
+		group->run[i] = (uint16_t)run;
+		if (blocks)
+			blocks[i] = block;
+	}
+}
+
+void oki_usable_probe(struct oki_index *index, const struct oki_namespace *ns,
+		      const struct oki_index_lookup *ask,
+		      struct oki_block *(*blocks)[OKI_ROW_BLOCKS], struct oki_usable *ret_usable)
+{
+	struct oki_usable *usable = ret_usable;
+
+	usable->limit = UINT64_MAX;
+	usable->step = 1;
+	usable->group_count = ask->group_count;
+	for (uint32_t i = 0; i < ask->group_count; i++) {
+		const struct oki_schema_group *schema = &ns->schema.groups[ask->groups[i].group];
+		usable->groups[i].block_tokens = schema->block_tokens;
+		usable->groups[i].need = blocks_needed(schema);
+		usable->step = lcm(usable->step, schema->block_tokens);
+	}
+	/* Full groups first: behind their first gap nothing of the other groups matters. */
+	for (int full = 1; full >= 0; full--) {
+		for (uint32_t i = 0; i < ask->group_count; i++) {
+			struct oki_usable_group *group = &usable->groups[i];
+			if ((group->need == UINT32_MAX) != full)
+				continue;
+			probe_group(index, ask->namespace_id, &ask->groups[i],
+				    usable->limit / group->block_tokens,
+				    blocks ? blocks[i] : NULL, group);
+			uint64_t tokens = (uint64_t)group->count * group->block_tokens;
+			if (tokens < usable->limit)
+				usable->limit = tokens;
+		}
+	}
+}
+
+static bool supports(const struct oki_usable *usable, uint64_t tokens)
+{
+	for (uint32_t i = 0; i < usable->group_count; i++) {
+		const struct oki_usable_group *group = &usable->groups[i];
+		uint64_t blocks = tokens / group->block_tokens;
+		if (group->run[blocks - 1] < (blocks < group->need ? blocks : group->need))
+			return false;
+	}
+	return true;
+}
+
+uint64_t oki_usable_best(const struct oki_usable *usable, uint64_t limit)
+{
+	if (limit > usable->limit)
+		limit = usable->limit;
+	if (usable->step == 0)
+		return 0;
+	for (uint64_t tokens = limit - limit % usable->step; tokens; tokens -= usable->step) {
+		if (supports(usable, tokens))
+			return tokens;
+	}
+	return 0;
+}
+
+void oki_usable_range(const struct oki_usable_group *group, uint64_t tokens, uint32_t *ret_first,
+		      uint32_t *ret_count)
+{
+	uint32_t blocks = (uint32_t)(tokens / group->block_tokens);
+	uint32_t count = blocks < group->need ? blocks : group->need;
+	*ret_first = blocks - count;
+	*ret_count = count;
+}

@@ -1,0 +1,313 @@
+/* [M] The control loop: connections, their messages, hang-ups, and the way out. */
+#include "manager/manager_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/fd.h"
+
+#define EVENTS 64
+#define ACCEPTS 16
+
+void oki_mgr_conn_close(struct okv_manager *m, struct oki_mgr_conn *conn)
+{
+	struct oki_mgr_session *s = conn->session;
+
+	if (conn->dead)
+		return;
+	conn->dead = true;
+	if (s) {
+		oki_mgr_session_lose(s, "disconnected");
+		pthread_mutex_lock(&s->lock);
+		s->sock = -1;
+		pthread_mutex_unlock(&s->lock);
+		oki_mgr_session_put(s);
+		conn->session = NULL;
+	} else {
+		m->strangers--;
+	}
+	oki_fd_close(&conn->fd);
+}
+
+/* Free what was closed; not earlier, since events of this batch may still point to it. */
+static void sweep(struct okv_manager *m)
+{
+	struct oki_mgr_conn **link = &m->conns;
+
+	while (*link) {
+		struct oki_mgr_conn *conn = *link;
+		if (!conn->dead) {
+			link = &conn->next;
+			continue;
+		}
+		*link = conn->next;
+		free(conn);
+	}
+}
+
+/* New ones are at the head of the list, so the last stranger is the oldest. */
+static void drop_oldest_stranger(struct okv_manager *m)
+{
+	struct oki_mgr_conn *oldest = NULL;
+
+	for (struct oki_mgr_conn *conn = m->conns; conn; conn = conn->next)
+		if (!conn->dead && !conn->session)
+			oldest = conn;
+	if (oldest)
+		oki_mgr_conn_close(m, oldest);
+}
+
+static bool may_connect(const struct okv_manager *m, uid_t uid)
+{
+	if (uid == geteuid())
+		return true;
+	for (uint32_t i = 0; i < m->opts.allow_uid_count; i++)
+		if (m->allow_uids[i] == uid)
+			return true;
+	return false;
+}
+
+/* Takes fd. */
+static void add_conn(struct okv_manager *m, int fd)
+{
+	struct oki_mgr_conn *conn = calloc(1, sizeof(*conn));
+	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = conn};
+	struct okv_error err;
+
+	if (!conn)
+		goto close_fd;
+	conn->fd = fd;
+	conn->deadline_ns = oki_now_ns() + OKI_MGR_HELLO_NS;
+	if (oki_peer_get(fd, &conn->peer, &err) || epoll_ctl(m->epoll, EPOLL_CTL_ADD, fd, &ev))
+		goto free_conn;
+	conn->allowed = may_connect(m, conn->peer.uid);
+	if (m->strangers >= OKI_MGR_STRANGERS)
+		drop_oldest_stranger(m);
+	m->strangers++;
+	conn->next = m->conns;
+	m->conns = conn;
+	return;
+
+free_conn:
+	free(conn);
+close_fd:
+	oki_log(&m->log, OKV_LOG_ERROR, "cannot take a connection");
+	close(fd);
+}
+
+/* Without a descriptor to accept with, the queue would keep the listener readable for ever. */
+static void turn_away(struct okv_manager *m)
+{
+	oki_fd_close(&m->spare);
+	int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC);
+	if (fd >= 0)
+		close(fd);
+	m->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	oki_log(&m->log, OKV_LOG_ERROR, "out of descriptors: turned a connection away");
+}
+
+static void accept_some(struct okv_manager *m)
+{
+	for (int i = 0; i < ACCEPTS; i++) {
+		int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd >= 0) {
+			add_conn(m, fd);
+			continue;
+		}
+		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+			turn_away(m);
+		return;
+	}
+}
+
+static void take_attached(struct okv_manager *m)
+{
+	int fds[OKI_MGR_STRANGERS];
+
+	pthread_mutex_lock(&m->lock);
+	uint32_t n = m->attached_count;
+	for (uint32_t k = 0; k < n; k++)
+		fds[k] = m->attached[k];
+	m->attached_count = 0;
+	pthread_mutex_unlock(&m->lock);
+	for (uint32_t k = 0; k < n; k++)
+		add_conn(m, fds[k]);
+}
+
+/* One message per event: peers take turns. */
+static void conn_event(struct okv_manager *m, struct oki_mgr_conn *conn)
+{
+	struct oki_message message;
+	struct okv_error err;
+
+	if (conn->dead)
+		return;
+	int rc = oki_message_receive(conn->fd, 0, &message, &err);
+	if (rc == OKV_E_TIMEOUT)
+		return;
+	if (rc) {
+		if (rc != OKV_E_SESSION)
+			oki_log(&m->log, OKV_LOG_WARN, "pid %d: %s", (int)conn->peer.pid, err.text);
+		oki_mgr_conn_close(m, conn);
+		return;
+	}
+	if (!oki_mgr_message(m, conn, &message))
+		oki_mgr_conn_close(m, conn);
+	oki_message_fini(&message);
+}
+
+/* Drop strangers whose time is up; *ret_next: when the next one's is. */
+static void expire_strangers(struct okv_manager *m, uint64_t *ret_next)
+{
+	uint64_t now, next = UINT64_MAX;
+
+	*ret_next = next;
+	if (!m->strangers)
+		return;
+	now = oki_now_ns();
+	for (struct oki_mgr_conn *conn = m->conns; conn; conn = conn->next) {
+		if (conn->dead || conn->session)
+			continue;
+		if (now >= conn->deadline_ns) {
+			oki_log(&m->log, OKV_LOG_WARN, "pid %d: silent for too long",
+				(int)conn->peer.pid);
+			oki_mgr_conn_close(m, conn);
+		} else if (conn->deadline_ns < next) {
+			next = conn->deadline_ns;
+		}
+	}
+	*ret_next = next;
+}
+
+static void begin_drain(struct okv_manager *m)
+{
+	struct oki_mgr_session *list[OKW_MAX_SESSIONS];
+
+	atomic_store(&m->draining, true);
+	/* Whoever was answering a record when the flag went up has finished once its session's
+	 * lock was free: from then on open_ops only falls. */
+	uint32_t n = oki_mgr_sessions_list(m, list, NULL);
+	for (uint32_t k = 0; k < n; k++) {
+		pthread_mutex_lock(&list[k]->lock);
+		pthread_mutex_unlock(&list[k]->lock);
+		oki_mgr_session_put(list[k]);
+	}
+	oki_log(&m->log, OKV_LOG_INFO, "draining: %llu operations to end",
+		(unsigned long long)atomic_load(&m->open_ops));
+}
+
+static int wait_ms(uint64_t deadline_ns)
+{
+	if (deadline_ns == UINT64_MAX)
+		return -1;
+	uint64_t now = oki_now_ns();
+	return deadline_ns <= now ? 0 : (int)((deadline_ns - now + 999999) / 1000000);
+}
+
+static void wait_and_handle(struct okv_manager *m, uint64_t deadline_ns)
+{
+	struct epoll_event events[EVENTS];
+	int timeout = wait_ms(deadline_ns);
+
+	oki_index_thread_offline();
+	int n = epoll_wait(m->epoll, events, EVENTS, timeout);
+	oki_index_thread_online();
+	atomic_fetch_add_explicit(&m->counters.wakeups, 1, memory_order_relaxed);
+	for (int k = 0; k < n; k++) {
+		void *what = events[k].data.ptr;
+		if (what == &m->listener)
+			accept_some(m);
+		else if (what != &m->wake)
+			conn_event(m, what);
+	}
+	take_attached(m);
+	sweep(m);
+}
+
+static int serve(struct okv_manager *m, struct okv_error *err)
+{
+	uint64_t deadline;
+
+	for (;;) {
+		uint32_t stops = atomic_load(&m->stops);
+		if (stops > 1)
+			return oki_fail(err, OKV_E_BUSY, OKV_STAGE_NONE,
+					"stopped again with %llu operations running",
+					(unsigned long long)atomic_load(&m->open_ops));
+		if (stops && !atomic_load(&m->draining))
+			begin_drain(m);
+		if (stops && !atomic_load(&m->open_ops))
+			return 0;
+		expire_strangers(m, &deadline);
+		wait_and_handle(m, deadline);
+	}
+}
+
+static int start_threads(struct okv_manager *m, struct okv_error *err)
+{
+	int rc = oki_mgr_loop_start(&m->retire, oki_mgr_retire_thread, err);
+
+	for (uint32_t d = 0; d < m->dispatcher_count && !rc; d++)
+		rc = oki_mgr_loop_start(&m->dispatchers[d], oki_mgr_dispatch_thread, err);
+	return rc;
+}
+
+static void end_threads(struct okv_manager *m)
+{
+	atomic_store(&m->quit, true);
+	oki_mgr_loops_wake(m);
+	for (uint32_t d = 0; d < m->dispatcher_count; d++)
+		oki_mgr_loop_join(&m->dispatchers[d]);
+	oki_mgr_loop_join(&m->retire);
+}
+
+/* Threads are gone. Sessions whose copies may still run stay in the table for destroy. */
+static void end_sessions(struct okv_manager *m)
+{
+	struct oki_mgr_session *list[OKW_MAX_SESSIONS];
+
+	for (struct oki_mgr_conn *conn = m->conns; conn; conn = conn->next)
+		oki_mgr_conn_close(m, conn);
+	sweep(m);
+	uint32_t n = oki_mgr_sessions_list(m, list, NULL);
+	for (uint32_t k = 0; k < n; k++) {
+		struct oki_mgr_session *s = list[k];
+		pthread_mutex_lock(&s->lock);
+		for (uint32_t i = 0; i < OKW_RECORDS && s->open; i++)
+			if (s->ops[i].phase == OKI_MGR_GRANTED)
+				oki_mgr_quarantine(s, i, "the Manager ends while it is active");
+		pthread_mutex_unlock(&s->lock);
+		oki_mgr_session_put(s);
+	}
+}
+
+int okv_manager_run(struct okv_manager *m, struct okv_error *err)
+{
+	if (!m)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "no Manager");
+	pthread_mutex_lock(&m->lock);
+	bool again = m->ran;
+	m->ran = true;
+	pthread_mutex_unlock(&m->lock);
+	if (again)
+		return oki_fail(err, OKV_E_CLOSED, OKV_STAGE_NONE, "this Manager ran already");
+
+	oki_index_thread_enter();
+	int rc = start_threads(m, err);
+	if (!rc)
+		rc = serve(m, err);
+	end_threads(m);
+	pthread_mutex_lock(&m->lock);
+	m->finished = true;
+	pthread_mutex_unlock(&m->lock);
+	take_attached(m);
+	end_sessions(m);
+	oki_index_thread_leave();
+	return rc;
+}

@@ -1,0 +1,213 @@
+/* [M] The listening socket: one Manager per path, stale sockets replaced, others' left alone. */
+#include "manager/manager_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/fd.h"
+
+#define BACKLOG 128
+#define LOCK_TRIES 200
+#define LOCK_WAIT_NS 10000000l
+
+static int fail_os(struct okv_error *err, int os, const char *what, const char *path)
+{
+	return oki_fail_os(err, OKV_E_CONNECT, OKV_STAGE_CONNECT, os, "%s %s", what, path);
+}
+
+/* Open the directory of path, creating its last component. *ret_name: owned. */
+static int open_directory(const char *path, int *ret_dir, char **ret_name, struct okv_error *err)
+{
+	OKI_FREE char *for_dir = strdup(path);
+	OKI_FREE char *for_base = strdup(path);
+	struct stat st;
+
+	if (!for_dir || !for_base)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for a path");
+	const char *dir_name = dirname(for_dir);
+	if (mkdir(dir_name, 0700) && errno != EEXIST)
+		return fail_os(err, errno, "cannot create", dir_name);
+	OKI_FD dir = open(dir_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir < 0 || fstat(dir, &st))
+		return fail_os(err, errno, "cannot open", dir_name);
+	/* Whoever owns the directory can replace what is in it. */
+	if (geteuid() != 0 && st.st_uid != geteuid() && st.st_uid != 0)
+		return oki_fail(err, OKV_E_PERM, OKV_STAGE_CONNECT, "%s belongs to uid %u",
+				dir_name, (unsigned)st.st_uid);
+	char *name = strdup(basename(for_base));
+	if (!name)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for a path");
+	*ret_dir = oki_fd_take(&dir);
+	*ret_name = name;
+	return 0;
+}
+
+/* Managers that start and end at the same path take turns. The lock leaves no file behind. */
+static int lock_directory(int dir, const char *path, struct okv_error *err)
+{
+	for (int i = 0; i < LOCK_TRIES; i++) {
+		if (!flock(dir, LOCK_EX | LOCK_NB))
+			return 0;
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			return fail_os(err, errno, "cannot lock the directory of", path);
+		nanosleep(&(struct timespec){.tv_nsec = LOCK_WAIT_NS}, NULL);
+	}
+	return oki_fail(err, OKV_E_BUSY, OKV_STAGE_CONNECT,
+			"the directory of %s is locked by another process", path);
+}
+
+/* A short name for a file in dir, whatever its real path: socket addresses are short. */
+static int address(int dir, const char *name, struct sockaddr_un *ret_addr, struct okv_error *err)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	int used = snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s", dir, name);
+
+	if (used < 0 || (size_t)used >= sizeof(addr.sun_path))
+		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_CONNECT, "the socket name %s is too long",
+				name);
+	*ret_addr = addr;
+	return 0;
+}
+
+/* Is the path free to take? 0 when nothing is there, or a socket that nobody answers. */
+static int check_free(int dir, const char *name, const char *path, struct okv_error *err)
+{
+	struct sockaddr_un addr;
+	struct stat st;
+
+	if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW))
+		return errno == ENOENT ? 0 : fail_os(err, errno, "cannot look at", path);
+	if (!S_ISSOCK(st.st_mode))
+		return oki_fail(err, OKV_E_EXISTS, OKV_STAGE_CONNECT, "%s is not a socket", path);
+	int rc = address(dir, name, &addr, err);
+	if (rc)
+		return rc;
+	OKI_FD probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (probe < 0)
+		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "socket");
+	if (connect(probe, (struct sockaddr *)&addr, sizeof(addr)) && errno == ECONNREFUSED)
+		return 0;
+	return oki_fail(err, OKV_E_EXISTS, OKV_STAGE_CONNECT, "someone listens at %s already", path);
+}
+
+/*
+ * Bind under a second name, listen, then rename over the real one: a client finds the old socket
+ * or a listening one. The second name is fixed, so that the next start clears what a kill leaves.
+ */
+static int bind_and_rename(struct okv_manager *m, int dir, const char *name, const char *path,
+			   struct okv_error *err)
+{
+	OKI_FREE char *fresh = NULL;
+	struct sockaddr_un addr;
+	struct stat st;
+	int rc;
+
+	if (asprintf(&fresh, ".%s.new", name) < 0) {
+		fresh = NULL;
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for a path");
+	}
+	rc = address(dir, fresh, &addr, err);
+	if (rc)
+		return rc;
+	OKI_FD sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (sock < 0)
+		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "socket");
+	unlinkat(dir, fresh, 0);
+	/* The file takes its mode from the socket: it is never there with a wider one. */
+	if (fchmod(sock, 0600) || bind(sock, (struct sockaddr *)&addr, sizeof(addr)))
+		return fail_os(err, errno, "cannot bind", path);
+	if (fchmodat(dir, fresh, 0600, 0) || fstatat(dir, fresh, &st, AT_SYMLINK_NOFOLLOW) ||
+	    listen(sock, BACKLOG) || renameat(dir, fresh, dir, name)) {
+		int os = errno;
+		unlinkat(dir, fresh, 0);
+		return fail_os(err, os, "cannot listen at", path);
+	}
+	m->listen_device = st.st_dev;
+	m->listen_inode = st.st_ino;
+	m->listener = oki_fd_take(&sock);
+	return 0;
+}
+
+static void remove_ours(struct okv_manager *m)
+{
+	struct stat st;
+
+	if (!fstatat(m->listen_dir, m->listen_name, &st, AT_SYMLINK_NOFOLLOW) &&
+	    st.st_dev == m->listen_device && st.st_ino == m->listen_inode)
+		unlinkat(m->listen_dir, m->listen_name, 0);
+}
+
+void oki_mgr_unlisten(struct okv_manager *m)
+{
+	if (m->listen_dir < 0)
+		return;
+	/* Without the lock a successor could come between the look and the removal. */
+	if (!lock_directory(m->listen_dir, m->listen_name, NULL))
+		remove_ours(m);
+	oki_fd_close(&m->listen_dir);
+	oki_fd_close(&m->listener);
+	free(m->listen_name);
+	m->listen_name = NULL;
+}
+
+int okv_manager_listen(struct okv_manager *m, const char *socket_path, struct okv_error *err)
+{
+	char path[4096];
+	char *name;
+	int dir;
+
+	if (!m)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "no Manager");
+	if (m->listen_dir >= 0)
+		return oki_fail(err, OKV_E_BUSY, OKV_STAGE_CONNECT, "this Manager listens already");
+	int rc = socket_path && strlen(socket_path) < sizeof(path)
+			 ? 0
+			 : okv_default_socket_path(path, sizeof(path));
+	if (rc || (socket_path && strlen(socket_path) >= sizeof(path)))
+		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_ARGUMENTS, "socket path is too long");
+	if (socket_path)
+		snprintf(path, sizeof(path), "%s", socket_path);
+	/* Clients connect by the path itself. */
+	if (!*path || strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_ARGUMENTS,
+				"socket path of %zu bytes; 1 to %zu are possible", strlen(path),
+				sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
+	rc = open_directory(path, &dir, &name, err);
+	if (rc)
+		return rc;
+	rc = lock_directory(dir, path, err);
+	if (!rc)
+		rc = check_free(dir, name, path, err);
+	if (!rc)
+		rc = bind_and_rename(m, dir, name, path, err);
+	if (rc)
+		goto close_dir;
+	flock(dir, LOCK_UN);
+	m->listen_dir = dir;
+	m->listen_name = name;
+	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &m->listener};
+	if (epoll_ctl(m->epoll, EPOLL_CTL_ADD, m->listener, &ev)) {
+		rc = oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "epoll");
+		oki_mgr_unlisten(m);
+		return rc;
+	}
+	oki_log(&m->log, OKV_LOG_INFO, "listening at %s", path);
+	return 0;
+
+close_dir:
+	oki_fd_close(&dir);
+	free(name);
+	return rc;
+}

@@ -1,0 +1,209 @@
+/* [M] A thread that watches sessions: follows the table, sleeps on all their bells at once. */
+#include "manager/manager_private.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/fd.h"
+
+/*
+ * Every eventfd here is watched edge-triggered and never read: a write is an edge whatever the
+ * count, so one eventfd wakes both loops that watch it and neither steals the other's signal.
+ */
+static int watch(int epoll, int fd)
+{
+	struct epoll_event ev = {.events = EPOLLIN | EPOLLET};
+
+	return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &ev);
+}
+
+int oki_mgr_loop_init(struct oki_mgr_loop *loop, struct okv_manager *m, bool retires,
+		      uint32_t index, struct okv_error *err)
+{
+	*loop = (struct oki_mgr_loop){.manager = m, .retires = retires, .index = index};
+	loop->epoll = epoll_create1(EPOLL_CLOEXEC);
+	loop->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	loop->scratch = malloc(OKI_MGR_REQUEST_MAX);
+	if (loop->epoll >= 0 && loop->wake >= 0 && loop->scratch && !watch(loop->epoll, loop->wake))
+		return 0;
+	return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, errno, "cannot prepare a thread");
+}
+
+static void forget(struct oki_mgr_loop *loop, struct oki_mgr_session *s)
+{
+	/* In embedded mode the engine holds the same eventfd open: closing ours removes nothing. */
+	epoll_ctl(loop->epoll, EPOLL_CTL_DEL, s->channel.manager_bell, NULL);
+	oki_mgr_session_put(s);
+}
+
+void oki_mgr_loop_fini(struct oki_mgr_loop *loop)
+{
+	for (uint32_t k = 0; k < loop->count; k++)
+		forget(loop, loop->sessions[k]);
+	loop->count = 0;
+	free(loop->scratch);
+	loop->scratch = NULL;
+	oki_fd_close(&loop->epoll);
+	oki_fd_close(&loop->wake);
+}
+
+int oki_mgr_loop_start(struct oki_mgr_loop *loop, void *(*body)(void *), struct okv_error *err)
+{
+	sigset_t all, before;
+
+	/* The process's signals go to the threads its author knows of. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int os = pthread_create(&loop->thread, NULL, body, loop);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (os)
+		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, os, "cannot start a thread");
+	loop->started = true;
+	return 0;
+}
+
+void oki_mgr_loop_join(struct oki_mgr_loop *loop)
+{
+	if (!loop->started)
+		return;
+	pthread_join(loop->thread, NULL);
+	loop->started = false;
+}
+
+static bool watches(const struct oki_mgr_loop *loop, const struct oki_mgr_session *s)
+{
+	return loop->retires || (s->dispatcher == loop->index && !atomic_load(&s->lost));
+}
+
+static bool listed(struct oki_mgr_session *const *list, uint32_t count,
+		   const struct oki_mgr_session *s)
+{
+	for (uint32_t k = 0; k < count; k++)
+		if (list[k] == s)
+			return true;
+	return false;
+}
+
+void oki_mgr_loop_refresh(struct oki_mgr_loop *loop)
+{
+	struct okv_manager *m = loop->manager;
+	struct oki_mgr_session *all[OKW_MAX_SESSIONS], *next[OKW_MAX_SESSIONS];
+	uint32_t count = 0;
+
+	if (atomic_load(&m->version) == loop->version)
+		return;
+	uint32_t n = oki_mgr_sessions_list(m, all, &loop->version);
+	for (uint32_t k = 0; k < n; k++) {
+		if (watches(loop, all[k]))
+			next[count++] = all[k];
+		else
+			oki_mgr_session_put(all[k]);
+	}
+	for (uint32_t k = 0; k < count; k++)
+		if (!listed(loop->sessions, loop->count, next[k]) &&
+		    watch(loop->epoll, next[k]->channel.manager_bell)) {
+			/* Its records are still re-read as long as other sessions wake the loop. */
+			oki_log(&m->log, OKV_LOG_ERROR, "session %u: cannot watch its bell: %s",
+				next[k]->slot, strerror(errno));
+		}
+	/* A lost peer must not wake anyone any more: what is left of it is re-read at intervals. */
+	for (uint32_t k = 0; k < count; k++)
+		if (atomic_load(&next[k]->lost))
+			epoll_ctl(loop->epoll, EPOLL_CTL_DEL, next[k]->channel.manager_bell, NULL);
+	for (uint32_t k = 0; k < loop->count; k++) {
+		if (listed(next, count, loop->sessions[k]))
+			oki_mgr_session_put(loop->sessions[k]);
+		else
+			forget(loop, loop->sessions[k]);
+	}
+	memcpy(loop->sessions, next, count * sizeof(next[0]));
+	loop->count = count;
+}
+
+static struct okw_bell *bell_of(const struct oki_mgr_loop *loop, const struct oki_mgr_session *s)
+{
+	return loop->retires ? &s->channel.control->retire : &s->channel.control->submit;
+}
+
+bool oki_mgr_released(struct oki_mgr_session *s)
+{
+	for (uint32_t w = 0; w < OKW_LEASE_WORDS; w++)
+		if (atomic_load(&s->channel.control->lease_release[w]))
+			return true;
+	return false;
+}
+
+/* Declare sleep to every session; false when one of them has work. */
+static bool declare(struct oki_mgr_loop *loop)
+{
+	for (uint32_t k = 0; k < loop->count; k++) {
+		struct oki_mgr_session *s = loop->sessions[k];
+		if (atomic_load(&s->lost))
+			continue;
+		if (!oki_bell_sleep(bell_of(loop, s)))
+			return false;
+		/* G1: releases ride beside the bell's own bits and get the same second look. */
+		if (loop->retires && oki_mgr_released(s))
+			return false;
+	}
+	return true;
+}
+
+static bool may_sleep(const struct oki_mgr_loop *loop)
+{
+	const struct okv_manager *m = loop->manager;
+
+	if (atomic_load(&m->quit) || atomic_load(&m->version) != loop->version)
+		return false;
+	return !loop->retires || !atomic_load(&m->nudged);
+}
+
+static int timeout_ms(uint64_t deadline_ns)
+{
+	if (deadline_ns == UINT64_MAX)
+		return -1;
+	uint64_t now = oki_now_ns();
+	if (deadline_ns <= now)
+		return 0;
+	uint64_t ms = (deadline_ns - now + 999999) / 1000000;
+	return ms > 3600000 ? 3600000 : (int)ms;
+}
+
+void oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns)
+{
+	struct okv_manager *m = loop->manager;
+
+	if (declare(loop) && may_sleep(loop)) {
+		struct epoll_event events[8];
+		int timeout = timeout_ms(deadline_ns);
+
+		oki_index_thread_offline();
+		epoll_wait(loop->epoll, events, 8, timeout);
+		oki_index_thread_online();
+		atomic_fetch_add_explicit(&m->counters.wakeups, 1, memory_order_relaxed);
+	}
+	for (uint32_t k = 0; k < loop->count; k++)
+		oki_bell_awake(bell_of(loop, loop->sessions[k]));
+}
+
+void oki_mgr_loops_wake(struct okv_manager *m)
+{
+	oki_mgr_wake(m->retire.wake);
+	for (uint32_t d = 0; d < m->dispatcher_count; d++)
+		oki_mgr_wake(m->dispatchers[d].wake);
+}
+
+void oki_mgr_nudge(struct okv_manager *m)
+{
+	/* G1: flag, then "does it rest?"; the loop says that it rests, then looks at the flag. */
+	atomic_store(&m->nudged, true);
+	if (atomic_exchange(&m->resting, false))
+		oki_mgr_wake(m->retire.wake);
+}

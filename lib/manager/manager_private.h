@@ -1,0 +1,330 @@
+/*
+ * [M] What the Manager's files share.
+ *
+ * Threads: the control thread (the caller of okv_manager_run()) owns sockets; dispatchers answer
+ * records of their sessions; one retire loop ends operations. All three may hold a session's lock.
+ *
+ * Locks, in order: session->lock, then any one of {index (inside), permits.lock, manager->lock}.
+ * manager->lock and permits.lock are leaves. Nobody sleeps with a lock held. A session is reached
+ * through a counted reference: the table, each loop's list and the connection hold one each.
+ */
+#ifndef OKI_MANAGER_PRIVATE_H
+#define OKI_MANAGER_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <orbitkv/manager.h>
+#include "arena/alloc.h"
+#include "arena/backing.h"
+#include "base/log.h"
+#include "grant/proof.h"
+#include "index/index.h"
+#include "wire/area.h"
+#include "wire/bootstrap.h"
+#include "wire/channel.h"
+#include "wire/wire.h"
+
+#define OKI_MGR_DISPATCHERS 16u		 /* at most */
+#define OKI_MGR_BINDINGS 256u		 /* of one session at a time */
+#define OKI_MGR_STRANGERS 128u		 /* connections that have not said hello */
+#define OKI_MGR_HELLO_NS 5000000000ull	 /* how long one may stay silent */
+#define OKI_MGR_REREAD_NS 100000000ull	 /* tables are re-read this often while in use */
+#define OKI_MGR_TURN 8u			 /* records served before the next session's turn */
+#define OKI_MGR_NONE UINT32_MAX		 /* no record */
+#define OKI_MGR_REQUEST_MAX                                                                        \
+	((uint32_t)(sizeof(struct okw_request) +                                                   \
+		    OKW_MAX_GROUPS * (sizeof(struct okw_request_group) +                           \
+				      (OKW_MAX_BLOCKS + 1u) * OKW_MAX_KEY_BYTES)))
+
+/* ---- requests (request.c) ---- */
+
+struct oki_mgr_request {
+	struct okw_request head;
+	struct okw_request_group groups[OKW_MAX_GROUPS];
+	const uint8_t *parents[OKW_MAX_GROUPS]; /* borrowed from the bytes; NULL: none */
+	const uint8_t *keys[OKW_MAX_GROUPS];	/* borrowed from the bytes */
+	uint64_t blocks;			/* sum of the groups' counts */
+};
+
+/* Prove a private copy of a request whole. Reads nothing else. OKV_E_PROTOCOL says what is off. */
+int oki_mgr_request_decode(const uint8_t *bytes, uint32_t size, struct oki_mgr_request *ret_request,
+			   struct okv_error *err);
+/* Bytes of the reply this kind gets; 0 for no known kind. */
+uint32_t oki_mgr_reply_bytes(uint32_t kind);
+
+/* ---- restore permits, counted per device (permits.c) ---- */
+
+struct oki_mgr_device;
+
+struct oki_mgr_permits {
+	pthread_mutex_t lock;
+	struct oki_mgr_device *devices;
+	uint32_t limit; /* running restores of one device */
+};
+
+void oki_mgr_permits_init(struct oki_mgr_permits *permits, uint32_t limit);
+void oki_mgr_permits_fini(struct oki_mgr_permits *permits);
+/* The device with this id, counted; NULL without memory. */
+struct oki_mgr_device *oki_mgr_device_get(struct oki_mgr_permits *permits, const uint8_t id[16]);
+void oki_mgr_device_put(struct oki_mgr_permits *permits, struct oki_mgr_device *device);
+/* One more running restore, with its own reference to the device. False: all are in use. */
+bool oki_mgr_permit_take(struct oki_mgr_permits *permits, struct oki_mgr_device *device);
+void oki_mgr_permit_give(struct oki_mgr_permits *permits, struct oki_mgr_device *device);
+
+/* ---- sessions ---- */
+
+/* Where the Manager stands with one record; the shared tag is checked against it. */
+enum oki_mgr_phase {
+	OKI_MGR_IDLE = 0,    /* owns nothing */
+	OKI_MGR_WAITING,     /* Preparing: owns its sources, waits for space in the bank */
+	OKI_MGR_GRANTED,     /* Granted, Active or Drained: owns what the plan names */
+	OKI_MGR_QUARANTINED, /* its end will never be known */
+};
+
+/* The private half of a record: the owner of everything a grant holds. */
+struct oki_mgr_op {
+	uint32_t phase; /* enum oki_mgr_phase */
+	uint32_t kind;
+	uint64_t tag; /* as the Manager moved it last */
+	struct oki_hold *hold;
+	const struct oki_hold_block *blocks; /* of the hold */
+	uint64_t block_count;
+	struct oki_mgr_device *permit; /* a restore permit, or NULL */
+	uint64_t plan_bytes;	       /* counted in the session */
+	uint64_t deadline_ns;	       /* a grant nobody claims ends then */
+	uint32_t reply_offset;	       /* in the request area, checked */
+	uint32_t offered;
+	uint32_t consumed;
+	uint32_t group_count;
+	uint32_t payload[OKW_MAX_GROUPS]; /* bytes of one block, by request group */
+	uint32_t ends[OKW_MAX_GROUPS];	  /* one past the group's last block; 0: it has none */
+	bool closed;			  /* no more parts will be offered */
+	uint32_t slot_count;		  /* extents of the bank: part k uses number k % slot_count */
+	uint32_t slots[2];
+	uint32_t next_waiting;
+	struct okw_transfer_reply reply; /* the private copy of what the engine sees */
+};
+
+struct oki_mgr_binding {
+	uint32_t id; /* 0: free */
+	uint32_t namespace_id;
+	uint32_t rank_slot;
+	uint32_t generation; /* of this place; ids are never used twice */
+	struct oki_mgr_device *device;
+};
+
+struct oki_mgr_session {
+	struct okv_manager *manager;
+	_Atomic uint32_t refs;
+	_Atomic bool lost; /* written with the lock held */
+	uint32_t slot;
+	uint32_t dispatcher;
+	bool restore_only;
+	uint64_t token;
+	pid_t pid;
+	int pidfd; /* -1: the kernel has none */
+	char name[32];
+	struct oki_channel channel;
+
+	pthread_mutex_t lock; /* everything below */
+	int sock;	      /* borrowed from the connection; -1 once closed */
+	bool gone;	      /* out of the table */
+	uint32_t open;	      /* operations waiting or granted */
+	uint32_t quarantined;
+	uint64_t plan_bytes;
+	uint32_t waiting_first; /* records in the order they wait for the bank */
+	uint32_t waiting_last;
+	uint32_t cursor;	/* record served last */
+	uint64_t *namespaces;		 /* bit per namespace id opened here */
+	uint32_t namespace_words;
+	struct oki_mgr_binding bindings[OKI_MGR_BINDINGS];
+	struct oki_area bank; /* the plan bank: who has which bytes */
+	struct oki_mgr_op ops[OKW_RECORDS];
+};
+
+/* ---- threads that watch sessions (loop.c) ---- */
+
+struct oki_mgr_loop {
+	struct okv_manager *manager;
+	pthread_t thread;
+	bool started;
+	bool retires; /* the retire loop; else dispatcher number index */
+	uint32_t index;
+	int epoll;
+	int wake;
+	uint64_t version; /* of the session table, as listed below */
+	uint32_t count;
+	struct oki_mgr_session *sessions[OKW_MAX_SESSIONS];
+	uint8_t *scratch; /* OKI_MGR_REQUEST_MAX: private copies of requests */
+};
+
+/* ---- connections (control.c): owned by the control thread alone ---- */
+
+struct oki_mgr_conn {
+	struct oki_mgr_conn *next;
+	struct oki_mgr_session *session; /* counted; NULL before hello */
+	uint64_t deadline_ns;		 /* for the hello */
+	struct oki_peer peer;
+	int fd;
+	bool allowed;
+	bool dead; /* freed after the batch of events */
+};
+
+struct oki_mgr_counters {
+	_Atomic uint64_t done;
+	_Atomic uint64_t reaped;
+	_Atomic uint64_t revoked;
+	_Atomic uint64_t refused;
+	_Atomic uint64_t wakeups;
+};
+
+struct okv_manager {
+	struct okv_manager_options opts;
+	uid_t *allow_uids;
+	struct oki_log log;
+	struct oki_shards shards;
+	struct oki_pool *pool;
+	struct oki_index *index;
+	uint64_t epoch;
+	uint64_t started_ns;
+	uint64_t lease_ttl_ns;
+	uint32_t part_entries; /* blocks of a full part */
+	struct oki_mgr_permits permits;
+	struct oki_mgr_counters counters;
+
+	int epoll; /* of the control thread */
+	int wake;
+	int spare; /* given up to refuse a connection when descriptors run out */
+	_Atomic uint32_t stops;
+	_Atomic bool draining;
+	_Atomic bool quit;
+	_Atomic uint64_t open_ops; /* of all sessions: what a drain waits for */
+	struct oki_mgr_conn *conns;
+	uint32_t strangers;
+
+	int listener;
+	int listen_dir;	   /* the socket's directory, -1: not listening */
+	char *listen_name; /* its name in there */
+	uint64_t listen_device;
+	uint64_t listen_inode;
+
+	/* The retire loop sleeps without re-reading tables; nudged says that it no longer may. */
+	_Atomic bool resting;
+	_Atomic bool nudged;
+	struct oki_mgr_loop retire;
+	struct oki_mgr_loop dispatchers[OKI_MGR_DISPATCHERS];
+	uint32_t dispatcher_count;
+
+	pthread_mutex_t lock; /* everything below */
+	bool ran;
+	bool finished;
+	struct oki_mgr_session *table[OKW_MAX_SESSIONS];
+	_Atomic uint64_t version; /* of the table; written with the lock held */
+	int attached[OKI_MGR_STRANGERS];
+	uint32_t attached_count;
+};
+
+/* manager.c */
+void oki_mgr_wake(int eventfd);
+void oki_mgr_status_fill(struct okv_manager *m, struct okv_manager_status *ret_status);
+
+/* manager_session.c */
+int oki_mgr_session_create(struct okv_manager *m, const struct oki_mgr_conn *conn,
+			   const struct okw_hello *hello, struct oki_mgr_session **ret_session,
+			   struct okv_error *err);
+/* Let the loops see it. */
+void oki_mgr_session_enter(struct oki_mgr_session *s);
+struct oki_mgr_session *oki_mgr_session_get(struct oki_mgr_session *s);
+void oki_mgr_session_put(struct oki_mgr_session *s);
+/* Counted references to all in the table. */
+uint32_t oki_mgr_sessions_list(struct okv_manager *m,
+			       struct oki_mgr_session *ret_list[OKW_MAX_SESSIONS],
+			       uint64_t *ret_version);
+/* The peer is gone or dropped: end everything that can be ended. why may be NULL (not logged). */
+void oki_mgr_session_lose(struct oki_mgr_session *s, const char *why);
+/* [locked] The peer broke the protocol: drop it. The session is lost when this returns. */
+void oki_mgr_session_break(struct oki_mgr_session *s, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+/* [locked] Leave the table once lost and nothing is unresolved. */
+void oki_mgr_session_settle(struct oki_mgr_session *s);
+bool oki_mgr_session_has_namespace(const struct oki_mgr_session *s, uint32_t namespace_id);
+struct oki_mgr_binding *oki_mgr_session_binding(struct oki_mgr_session *s, uint32_t binding_id);
+/* Did the process end? False while unknown. */
+bool oki_mgr_session_dead(const struct oki_mgr_session *s);
+
+static inline struct okw_record *oki_mgr_record(const struct oki_mgr_session *s, uint32_t i)
+{
+	return &s->channel.control->records[i];
+}
+
+/* registration.c: one message of a connection; false: drop it. */
+bool oki_mgr_message(struct okv_manager *m, struct oki_mgr_conn *conn,
+		     const struct oki_message *message);
+
+/* control.c */
+void oki_mgr_conn_close(struct okv_manager *m, struct oki_mgr_conn *conn);
+
+/* listen.c */
+void oki_mgr_unlisten(struct okv_manager *m);
+
+/* loop.c */
+int oki_mgr_loop_init(struct oki_mgr_loop *loop, struct okv_manager *m, bool retires,
+		      uint32_t index, struct okv_error *err);
+void oki_mgr_loop_fini(struct oki_mgr_loop *loop);
+int oki_mgr_loop_start(struct oki_mgr_loop *loop, void *(*body)(void *), struct okv_error *err);
+void oki_mgr_loop_join(struct oki_mgr_loop *loop);
+/* Follow the session table. */
+void oki_mgr_loop_refresh(struct oki_mgr_loop *loop);
+/* Sleep until a bell, a wake or the deadline; not at all when there is work already. */
+void oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns);
+/* Wake every loop: the table changed, or the end has come. */
+void oki_mgr_loops_wake(struct okv_manager *m);
+/* Tell the retire loop that there is something to re-read. */
+void oki_mgr_nudge(struct okv_manager *m);
+/* Any lease slot released and not yet taken? */
+bool oki_mgr_released(struct oki_mgr_session *s);
+
+/* dispatch.c */
+void *oki_mgr_dispatch_thread(void *arg);
+/* Serve up to max announced records; returns how many. scratch: OKI_MGR_REQUEST_MAX bytes. */
+uint32_t oki_mgr_serve(struct oki_mgr_session *s, uint8_t *scratch, uint32_t max);
+
+/* answer.c [locked]: the record is Preparing with this tag; what happens is recorded in it. */
+void oki_mgr_answer(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t reply_offset,
+		     const struct oki_mgr_request *request);
+
+/* offer.c [locked] */
+/* Parts and bytes of a plan of this many blocks. */
+void oki_mgr_plan_size(const struct okv_manager *m, uint64_t blocks, uint32_t *ret_parts,
+		       uint64_t *ret_bytes);
+/* The operation owns its sources: grant it, or let it wait for the bank. */
+void oki_mgr_grant(struct oki_mgr_session *s, uint32_t i);
+/* Grant what waits, in order, while the bank has space. */
+void oki_mgr_grant_waiting(struct oki_mgr_session *s);
+void oki_mgr_waiting_remove(struct oki_mgr_session *s, uint32_t i);
+/* Take what the engine consumed and offer the parts that now fit. */
+void oki_mgr_offer_more(struct oki_mgr_session *s, uint32_t i);
+
+/* owner.c [locked] */
+/* Write the result of a record and announce it as Done. reply may be NULL. */
+void oki_mgr_done(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t reply_offset,
+		  const void *reply, uint32_t reply_bytes, int status, const char *text);
+/* Tell the engine that a record changed. moved: its tag did. */
+void oki_mgr_announce(struct oki_mgr_session *s, uint32_t i, bool moved);
+/* The operation, idle so far, owns what its fields name from now on. */
+void oki_mgr_own(struct oki_mgr_session *s, uint32_t i, const struct oki_mgr_op *op);
+/* Release a hold whose record is still Preparing, or quarantine it when that cannot be shown. */
+void oki_mgr_release_ungranted(struct oki_mgr_session *s, uint32_t i, uint64_t tag,
+			       struct oki_hold *hold);
+/* End an operation early if that is still possible, with this status. */
+void oki_mgr_end_early(struct oki_mgr_session *s, uint32_t i, int status, const char *text);
+/* Look at a record that the Manager granted and do what its state asks for. */
+void oki_mgr_follow(struct oki_mgr_session *s, uint32_t i, uint64_t now_ns);
+void oki_mgr_quarantine(struct oki_mgr_session *s, uint32_t i, const char *why);
+
+/* retire.c */
+void *oki_mgr_retire_thread(void *arg);
+
+#endif

@@ -1,0 +1,119 @@
+/* [M] Proving a request whole, on a private copy of it. */
+#include "manager/manager_private.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+static int broken(struct okv_error *err, const char *what)
+{
+	return oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_PREPARE, "request: %s", what);
+}
+
+uint32_t oki_mgr_reply_bytes(uint32_t kind)
+{
+	switch (kind) {
+	case OKW_OP_LOOKUP:
+	case OKW_OP_LEASE_OPEN:
+		return sizeof(struct okw_lookup_reply);
+	case OKW_OP_RESTORE:
+	case OKW_OP_PUBLISH:
+		return sizeof(struct okw_transfer_reply);
+	default:
+		return 0;
+	}
+}
+
+static bool has_keys(uint32_t kind)
+{
+	return kind == OKW_OP_LOOKUP || kind == OKW_OP_PUBLISH;
+}
+
+/* Flags that mean something for this kind. */
+static uint32_t known_flags(uint32_t kind)
+{
+	if (kind == OKW_OP_LOOKUP)
+		return OKW_REQUEST_PEEK;
+	return kind == OKW_OP_RESTORE ? OKW_REQUEST_KEEP : 0;
+}
+
+static int check_head(const struct okw_request *head, uint32_t size, struct okv_error *err)
+{
+	if (head->bytes != size)
+		return broken(err, "its size is not the record's");
+	if (!oki_mgr_reply_bytes(head->kind))
+		return broken(err, "unknown kind");
+	if (head->group_count > OKW_MAX_GROUPS)
+		return broken(err, "too many groups");
+	if (head->kind == OKW_OP_LEASE_OPEN && head->group_count)
+		return broken(err, "a lease open names groups");
+	if (has_keys(head->kind) && !head->group_count)
+		return broken(err, "no groups");
+	if (head->flags & ~known_flags(head->kind))
+		return broken(err, "unknown flags");
+	if (head->kind == OKW_OP_RESTORE && head->lease_slot >= OKW_LEASES)
+		return broken(err, "no such lease slot");
+	if ((head->kind == OKW_OP_RESTORE || head->kind == OKW_OP_PUBLISH) != !!head->binding_id)
+		return broken(err, "binding where none belongs, or none where one does");
+	return 0;
+}
+
+static int check_group(const struct okw_request_group *group, uint32_t kind, struct okv_error *err)
+{
+	if (group->count > OKW_MAX_BLOCKS)
+		return broken(err, "too many blocks in a group");
+	if (!has_keys(kind)) {
+		if (group->key_bytes || group->parent_bytes)
+			return broken(err, "keys where none belong");
+		return 0;
+	}
+	if (!group->count)
+		return broken(err, "a group without keys");
+	if (!group->key_bytes || group->key_bytes > OKW_MAX_KEY_BYTES)
+		return broken(err, "key size");
+	if (group->parent_bytes &&
+	    (kind != OKW_OP_PUBLISH || group->parent_bytes != group->key_bytes))
+		return broken(err, "parent key");
+	return 0;
+}
+
+int oki_mgr_request_decode(const uint8_t *bytes, uint32_t size, struct oki_mgr_request *ret_request,
+			   struct okv_error *err)
+{
+	struct oki_mgr_request request = {.blocks = 0};
+	uint32_t at = sizeof(request.head);
+	uint32_t table_bytes;
+
+	if (size < sizeof(request.head) || size > OKI_MGR_REQUEST_MAX)
+		return broken(err, "size");
+	memcpy(&request.head, bytes, sizeof(request.head));
+	int rc = check_head(&request.head, size, err);
+	if (rc)
+		return rc;
+	table_bytes = request.head.group_count * (uint32_t)sizeof(request.groups[0]);
+	if (table_bytes > size - at)
+		return broken(err, "group table past its end");
+	memcpy(request.groups, bytes + at, table_bytes);
+	at += table_bytes;
+
+	for (uint32_t g = 0; g < request.head.group_count; g++) {
+		const struct okw_request_group *group = &request.groups[g];
+		rc = check_group(group, request.head.kind, err);
+		if (rc)
+			return rc;
+		/* count and key_bytes are bounded: this cannot overflow */
+		uint32_t need = group->parent_bytes + group->count * group->key_bytes;
+		if (need > size - at)
+			return broken(err, "keys past its end");
+		if (group->parent_bytes)
+			request.parents[g] = bytes + at;
+		if (group->key_bytes)
+			request.keys[g] = bytes + at + group->parent_bytes;
+		at += need;
+		request.blocks += group->count;
+	}
+	if (at != size)
+		return broken(err, "bytes that nothing announces");
+	*ret_request = request;
+	return 0;
+}

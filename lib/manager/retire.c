@@ -1,0 +1,151 @@
+/* [M] The retire loop: drained grants, consumed parts, released leases, expiry, lost hints. */
+#include "manager/manager_private.h"
+
+#include "base/clock.h"
+#include "grant/state.h"
+
+/*
+ * A restore submitted before its lease was released must find the lease: what the session had
+ * announced when the bits were taken is answered first. True when any lease was released.
+ */
+static bool release_leases(struct oki_mgr_loop *loop, struct oki_mgr_session *s)
+{
+	struct okw_control *control = s->channel.control;
+	uint64_t released[OKW_LEASE_WORDS];
+
+	if (!oki_mgr_released(s))
+		return false;
+	for (uint32_t w = 0; w < OKW_LEASE_WORDS; w++)
+		released[w] = atomic_exchange(&control->lease_release[w], 0);
+	for (uint32_t k = 0; k < OKW_RECORDS; k++)
+		if (!oki_mgr_serve(s, loop->scratch, 1))
+			break;
+	pthread_mutex_lock(&s->lock);
+	for (uint32_t w = 0; w < OKW_LEASE_WORDS && !atomic_load(&s->lost); w++)
+		for (uint64_t bits = released[w]; bits; bits &= bits - 1)
+			oki_index_lease_release(s->manager->index, s->slot,
+						w * 64 + (uint32_t)__builtin_ctzll(bits));
+	pthread_mutex_unlock(&s->lock);
+	return true;
+}
+
+/* True when anything was announced. */
+static bool follow_announced(struct oki_mgr_session *s, uint64_t now_ns)
+{
+	struct okw_bell *bell = &s->channel.control->retire;
+	bool any = false;
+
+	for (uint32_t w = 0; w < OKW_DIRTY_WORDS; w++) {
+		uint64_t bits = oki_bell_take(bell, w);
+		if (!bits)
+			continue;
+		any = true;
+		pthread_mutex_lock(&s->lock);
+		for (; bits; bits &= bits - 1)
+			oki_mgr_follow(s, w * 64 + (uint32_t)__builtin_ctzll(bits), now_ns);
+		oki_mgr_grant_waiting(s);
+		oki_mgr_session_settle(s);
+		pthread_mutex_unlock(&s->lock);
+	}
+	return any;
+}
+
+/* [locked] Every record of a live session, also those whose bell was lost. True: one is in use. */
+static bool reread_live(struct oki_mgr_session *s, uint64_t now_ns)
+{
+	struct okw_control *control = s->channel.control;
+	bool used = false;
+
+	for (uint32_t i = 0; i < OKW_RECORDS && !atomic_load(&s->lost); i++) {
+		uint32_t state = OKI_TAG_STATE(oki_tag_load(&control->records[i]));
+		if (state == OKW_FREE && s->ops[i].phase == OKI_MGR_IDLE)
+			continue;
+		used = used || s->ops[i].phase != OKI_MGR_QUARANTINED;
+		if (state == OKW_SUBMITTED)
+			oki_bell_ring(&control->submit, s->channel.manager_bell, i);
+		else
+			oki_mgr_follow(s, i, now_ns);
+	}
+	oki_mgr_grant_waiting(s);
+	return used;
+}
+
+/*
+ * [locked] A session whose peer hung up may still have copies running, until its process is
+ * gone: then nothing will ever say that they stopped. True: something is still awaited.
+ */
+static bool reread_lost(struct oki_mgr_session *s, uint64_t now_ns)
+{
+	if (!s->open)
+		return false;
+	bool dead = oki_mgr_session_dead(s);
+	for (uint32_t i = 0; i < OKW_RECORDS; i++) {
+		if (s->ops[i].phase != OKI_MGR_GRANTED)
+			continue;
+		oki_mgr_follow(s, i, now_ns);
+		if (dead && s->ops[i].phase == OKI_MGR_GRANTED)
+			oki_mgr_quarantine(s, i, "its process ended while it was active");
+	}
+	oki_mgr_session_settle(s);
+	return s->open;
+}
+
+static bool reread(struct oki_mgr_session *s, uint64_t now_ns)
+{
+	pthread_mutex_lock(&s->lock);
+	bool used = atomic_load(&s->lost) ? reread_lost(s, now_ns) : reread_live(s, now_ns);
+	pthread_mutex_unlock(&s->lock);
+	return used;
+}
+
+/* When to do what next; UINT64_MAX: not at all. */
+struct agenda {
+	uint64_t reread_ns;
+	uint64_t expire_ns;
+};
+
+static void round_of(struct oki_mgr_loop *loop, struct agenda *agenda)
+{
+	struct okv_manager *m = loop->manager;
+	uint64_t now = oki_now_ns();
+	bool any = atomic_exchange(&m->nudged, false);
+
+	for (uint32_t k = 0; k < loop->count; k++) {
+		struct oki_mgr_session *s = loop->sessions[k];
+		if (atomic_load(&s->lost))
+			continue;
+		any |= follow_announced(s, now);
+		any |= release_leases(loop, s);
+	}
+	if (now >= agenda->reread_ns) {
+		bool used = false;
+		for (uint32_t k = 0; k < loop->count; k++)
+			used |= reread(loop->sessions[k], now);
+		agenda->reread_ns = used ? now + OKI_MGR_REREAD_NS : UINT64_MAX;
+	}
+	if (any && agenda->reread_ns == UINT64_MAX)
+		agenda->reread_ns = now + OKI_MGR_REREAD_NS;
+	if (any || now >= agenda->expire_ns)
+		agenda->expire_ns = oki_index_expire(m->index, now);
+}
+
+void *oki_mgr_retire_thread(void *arg)
+{
+	struct oki_mgr_loop *loop = arg;
+	struct okv_manager *m = loop->manager;
+	struct agenda agenda = {.reread_ns = UINT64_MAX, .expire_ns = UINT64_MAX};
+
+	oki_index_thread_enter();
+	while (!atomic_load(&m->quit)) {
+		oki_mgr_loop_refresh(loop);
+		round_of(loop, &agenda);
+		/* Whoever starts something that needs re-reading or expiry must wake us from now
+		 * on, unless we come back in time by ourselves. */
+		atomic_store(&m->resting, agenda.reread_ns == UINT64_MAX);
+		oki_mgr_loop_sleep(loop, agenda.reread_ns < agenda.expire_ns ? agenda.reread_ns
+									      : agenda.expire_ns);
+		atomic_store(&m->resting, false);
+	}
+	oki_index_thread_leave();
+	return NULL;
+}

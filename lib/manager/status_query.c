@@ -1,0 +1,78 @@
+/* [B] Asking a running Manager for its counters, without opening a session. */
+#include <orbitkv/manager.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "base/error.h"
+#include "base/fd.h"
+#include "wire/bootstrap.h"
+
+static int connect_to(const char *socket_path, int *ret_sock, struct okv_error *err)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	int rc = 0;
+
+	if (!socket_path)
+		rc = okv_default_socket_path(addr.sun_path, sizeof(addr.sun_path));
+	else if (strlen(socket_path) < sizeof(addr.sun_path))
+		strcpy(addr.sun_path, socket_path);
+	else
+		rc = OKV_E_LIMIT;
+	if (rc)
+		return oki_fail(err, rc, OKV_STAGE_ARGUMENTS, "the socket path is too long");
+	OKI_FD sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (sock < 0)
+		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "socket");
+	/* A Unix socket connects at once or, with a full backlog, not at all. */
+	if (connect(sock, (struct sockaddr *)&addr, sizeof(addr)))
+		return oki_fail_os(err, errno == EAGAIN ? OKV_E_AGAIN : OKV_E_CONNECT,
+				   OKV_STAGE_CONNECT, errno, "no Manager answers at %s",
+				   addr.sun_path);
+	*ret_sock = oki_fd_take(&sock);
+	return 0;
+}
+
+static int take_reply(const struct oki_message *message, struct okv_manager_status *ret_status,
+		      struct okv_error *err)
+{
+	if (message->head.status)
+		return oki_fail(err,
+				okv_status_group(message->head.status) == OKV_GROUP_OK
+					? OKV_E_PROTOCOL
+					: message->head.status,
+				OKV_STAGE_CONNECT, "%.*s",
+				(int)(message->body_bytes < 200 ? message->body_bytes : 200),
+				(const char *)message->body);
+	if (message->head.kind != OKW_MSG_STATUS || message->body_bytes != sizeof(*ret_status))
+		return oki_fail(err, OKV_E_VERSION, OKV_STAGE_CONNECT,
+				"the Manager's status has %u bytes, this side's %zu",
+				message->body_bytes, sizeof(*ret_status));
+	memcpy(ret_status, message->body, sizeof(*ret_status));
+	return 0;
+}
+
+int okv_manager_status_query(const char *socket_path, int timeout_ms,
+			     struct okv_manager_status *ret_status, struct okv_error *err)
+{
+	struct oki_message message;
+	int sock;
+
+	if (!ret_status)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "nowhere to put the status");
+	int rc = connect_to(socket_path, &sock, err);
+	if (rc)
+		return rc;
+	rc = oki_message_send(sock, OKW_MSG_STATUS, 1, 0, NULL, 0, NULL, 0, err);
+	if (!rc)
+		rc = oki_message_receive(sock, timeout_ms, &message, err);
+	oki_fd_close(&sock);
+	if (rc)
+		return rc;
+	rc = take_reply(&message, ret_status, err);
+	oki_message_fini(&message);
+	return rc;
+}

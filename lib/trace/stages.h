@@ -1,0 +1,30 @@
+/* [E] Stage clocks of one operation: opt-in, one clock, nanoseconds from its start. */
+#ifndef OKI_TRACE_STAGES_H
+#define OKI_TRACE_STAGES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum oki_stage {
+	OKI_STAGE_READY,
+	OKI_STAGE_DISPATCHED,
+	OKI_STAGE_DEQUEUED,
+	OKI_STAGE_CLAIMED,
+	OKI_STAGE_ENQUEUED,
+	OKI_STAGE_DRAINED,
+	OKI_STAGES,
+};
+
+struct oki_stages {
+	bool on;
+	uint64_t start;
+	uint64_t ns[OKI_STAGES];
+};
+
+void oki_stages_start(struct oki_stages *stages, bool on);
+/* Once per stage; reads no clock when off. */
+void oki_stages_mark(struct oki_stages *stages, enum oki_stage stage);
+/* Are these offsets a possible run of one operation: ascending, under a day? */
+bool oki_stages_plausible(const uint64_t ns[OKI_STAGES]);
+
+#endif

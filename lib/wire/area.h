@@ -1,0 +1,30 @@
+/* [B] First-fit extents in a small shared area (request area, plan bank). Not thread-safe. */
+#ifndef OKI_WIRE_AREA_H
+#define OKI_WIRE_AREA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct oki_area_extent {
+	uint32_t offset;
+	uint32_t bytes;
+};
+
+/* Bookkeeping lives beside the area, never in it: the peer can write there. */
+struct oki_area {
+	uint32_t bytes;
+	uint32_t align;
+	uint32_t count;
+	uint32_t capacity;
+	struct oki_area_extent *used; /* owned; ascending */
+};
+
+void oki_area_init(struct oki_area *area, uint32_t bytes, uint32_t align);
+void oki_area_fini(struct oki_area *area);
+
+/* False: no gap is long enough now (or no memory for bookkeeping). bytes > 0. */
+bool oki_area_take(struct oki_area *area, uint32_t bytes, uint32_t *ret_offset);
+/* Give back the extent that starts at offset; it must be one that was taken. */
+void oki_area_give(struct oki_area *area, uint32_t offset);
+
+#endif

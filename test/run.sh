@@ -1,0 +1,69 @@
+#!/bin/sh
+# Build and run every test that needs no GPU. One command on a fresh Debian >= 12 or
+# Ubuntu >= 24.04 machine: it installs what is missing, or says what to install.
+#   test/run.sh              the whole suite
+#   test/run.sh --sanitize   everything again under ASan + UBSan, the host device under TSan
+set -eu
+cd "$(dirname "$0")/.."
+
+sanitize=0
+case "${1-}" in
+'') ;;
+--sanitize) sanitize=1 ;;
+*)
+	echo "usage: test/run.sh [--sanitize]" >&2
+	exit 2
+	;;
+esac
+
+test/tools/install-needed.sh test
+
+passed=0 failed=0 skipped=0
+
+# Run one build's tests and add its counts up. Usage: run_build DIR NAME SETUP_ARGS... -- TEST_ARGS...
+run_build() {
+	dir=$1 name=$2
+	shift 2
+	setup=
+	while [ "$1" != -- ]; do
+		setup="$setup $1"
+		shift
+	done
+	shift
+	# shellcheck disable=SC2086 # words
+	[ -f "$dir/build.ninja" ] || meson setup "$dir" $setup >"$dir.log" 2>&1 || {
+		cat "$dir.log"
+		exit 1
+	}
+	echo "== $name: building in $dir"
+	ninja -C "$dir" >"$dir.log" 2>&1 || {
+		tail -40 "$dir.log"
+		exit 1
+	}
+	echo "== $name: testing"
+	rm -f "$dir/meson-logs/testlog.json"
+	meson test -C "$dir" --no-rebuild --print-errorlogs --no-suite gpu "$@" || true
+	log=$(ls "$dir"/meson-logs/testlog*.json)
+	p=$(grep -c '"result": "OK"' "$log" || true)
+	s=$(grep -c '"result": "SKIP"' "$log" || true)
+	all=$(wc -l <"$log")
+	passed=$((passed + p))
+	skipped=$((skipped + s))
+	failed=$((failed + all - p - s))
+}
+
+if [ "$sanitize" = 0 ]; then
+	run_build build 'all tests' -Dwerror=false -- 
+else
+	export ASAN_OPTIONS=abort_on_error=0:detect_leaks=1:allocator_may_return_null=1
+	export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+	export CK_FORK=no
+	run_build build-asan 'ASan + UBSan' -Db_sanitize=address,undefined -Db_lundef=false \
+		-- --no-suite lint --no-suite model --no-suite install --timeout-multiplier 4
+	export TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1"
+	run_build build-tsan 'TSan' -Db_sanitize=thread -Db_lundef=false \
+		-- --suite unit --suite scenario --timeout-multiplier 6
+fi
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
