@@ -242,7 +242,7 @@ int okv_binding_register(struct okv_namespace *ns, const struct okv_binding_opti
 		free_binding(b);
 		return rc;
 	}
-	oki_namespace_get(ns);
+	oki_ns_get(ns);
 	for (uint32_t i = 0; i < b->owner_count; i++)
 		if (b->owners[i].retain)
 			b->owners[i].retain(b->owners[i].object);

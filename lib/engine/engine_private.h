@@ -179,7 +179,7 @@ void oki_engine_get(struct okv_engine *engine);
 void oki_engine_put(struct okv_engine *engine);
 /* 0, or why no new work is taken: closed, forked, session lost, poisoned. */
 int oki_engine_usable(struct okv_engine *engine, struct okv_error *err);
-void oki_namespace_get(struct okv_namespace *ns);
+void oki_ns_get(struct okv_namespace *ns);
 
 /* rpc.c: one request and its reply over the socket. Reply's body must be reply_bytes long. */
 int oki_rpc(struct okv_engine *engine, uint32_t kind, const void *body, uint32_t bytes,

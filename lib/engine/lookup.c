@@ -103,7 +103,7 @@ static int make_lease(struct okv_namespace *ns, const struct okw_lookup_reply *r
 	struct okv_lease *lease = calloc(1, sizeof(*lease));
 	if (!lease)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_PREPARE, "no memory for a lease");
-	oki_namespace_get(ns);
+	oki_ns_get(ns);
 	lease->ns = ns;
 	lease->slot = reply->lease_slot;
 	memcpy(lease->id.bytes, reply->lease_id, sizeof(lease->id.bytes));

@@ -56,7 +56,7 @@ free_ns:
 	return rc;
 }
 
-void oki_namespace_get(struct okv_namespace *ns)
+void oki_ns_get(struct okv_namespace *ns)
 {
 	atomic_fetch_add_explicit(&ns->refs, 1, memory_order_relaxed);
 }

@@ -148,6 +148,10 @@ static void conn_event(struct okv_manager *m, struct oki_mgr_conn *conn)
 
 	if (conn->dead)
 		return;
+	if (conn->session && atomic_load(&conn->session->lost)) {
+		oki_mgr_conn_close(m, conn);
+		return;
+	}
 	int rc = oki_message_receive(conn->fd, 0, &message, &err);
 	if (rc == OKV_E_TIMEOUT)
 		return;

@@ -65,7 +65,7 @@ static const char *check_request(struct oki_mgr_session *s, const struct ask *as
 }
 
 /* [locked] The record is Submitted. */
-static void accept(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint8_t *scratch)
+static void take_request(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint8_t *scratch)
 {
 	struct okw_record *record = oki_mgr_record(s, i);
 	struct ask ask = {.submitted = tag, .tag = tag};
@@ -104,7 +104,7 @@ static void serve_record(struct oki_mgr_session *s, uint32_t i, uint8_t *scratch
 	uint64_t tag = oki_tag_load(oki_mgr_record(s, i));
 
 	if (OKI_TAG_STATE(tag) == OKW_SUBMITTED)
-		accept(s, i, tag, scratch);
+		take_request(s, i, tag, scratch);
 	else
 		oki_mgr_follow(s, i, oki_now_ns());
 }

@@ -70,6 +70,14 @@ static void write_reply(struct oki_mgr_session *s, const struct oki_mgr_op *op)
 	memcpy(s->channel.requests + op->reply_offset, &op->reply, sizeof(op->reply));
 }
 
+static void write_part(struct oki_mgr_session *s, const struct oki_mgr_op *op, uint32_t which)
+{
+	size_t at = offsetof(struct okw_transfer_reply, part) + which * sizeof(op->reply.part[0]);
+
+	memcpy(s->channel.requests + op->reply_offset + at, &op->reply.part[which],
+	       sizeof(op->reply.part[0]));
+}
+
 /* Offer every part that has a free extent. False: the engine closed the parts. */
 static bool offer(struct oki_mgr_session *s, uint32_t i)
 {
@@ -82,7 +90,7 @@ static bool offer(struct oki_mgr_session *s, uint32_t i)
 		/* Part k - 2 was consumed, so nobody reads this entry now. */
 		op->reply.part[k & 1].offset = op->slots[k % op->slot_count];
 		op->reply.part[k & 1].bytes = bytes;
-		write_reply(s, op);
+		write_part(s, op, k & 1);
 		if (!oki_parts_offer(oki_mgr_record(s, i)))
 			return false;
 		op->offered++;

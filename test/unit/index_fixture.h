@@ -32,9 +32,10 @@ struct bed_group {
 
 static UNUSED_OK const struct bed_group one_full[] = {{OKV_GROUP_FULL, 16, 0}, {0, 0, 0}};
 
-static UNUSED_OK uint32_t bed_namespace(struct bed *bed, const char *model, const char *salt,
-					const char *adapter, uint32_t pipeline_stage,
-					const struct bed_group *groups, uint64_t segment_bytes)
+static UNUSED_OK int bed_try_namespace(struct bed *bed, const char *model, const char *salt,
+				       const char *adapter, uint32_t pipeline_stage,
+				       const struct bed_group *groups, uint64_t segment_bytes,
+				       uint32_t *ret_id)
 {
 	struct okv_layer_schema layers[OKV_MAX_GROUPS];
 	struct okv_group_schema schema[OKV_MAX_GROUPS];
@@ -42,7 +43,6 @@ static UNUSED_OK uint32_t bed_namespace(struct bed *bed, const char *model, cons
 	struct okv_error err = {0};
 	uint8_t *bytes = NULL;
 	size_t size = 0;
-	uint32_t id = 0;
 
 	memset(layers, 0, sizeof(layers));
 	memset(schema, 0, sizeof(schema));
@@ -69,9 +69,20 @@ static UNUSED_OK uint32_t bed_namespace(struct bed *bed, const char *model, cons
 	}
 	int rc = oki_identity_encode(&opts, &bytes, &size, &err);
 	ck_assert_msg(rc == 0, "%s", err.text);
-	rc = oki_index_namespace(bed->index, bytes, size, &id, &err);
-	ck_assert_msg(rc == 0, "%s", err.text);
+	rc = oki_index_namespace(bed->index, bytes, size, ret_id, &err);
+	ck_assert_msg(rc == err.status, "%s", err.text);
 	free(bytes);
+	return rc;
+}
+
+static UNUSED_OK uint32_t bed_namespace(struct bed *bed, const char *model, const char *salt,
+					const char *adapter, uint32_t pipeline_stage,
+					const struct bed_group *groups, uint64_t segment_bytes)
+{
+	uint32_t id = 0;
+	ck_assert_int_eq(bed_try_namespace(bed, model, salt, adapter, pipeline_stage, groups,
+					   segment_bytes, &id),
+			 0);
 	return id;
 }
 
@@ -110,8 +121,7 @@ static UNUSED_OK void bed_fini(struct bed *bed)
 	oki_pool_destroy(bed->pool);
 }
 
-/* Keys of blocks [first, first + count) of a sequence; the array lasts until the next call of
- * the same depth. */
+/* Keys of blocks [first, first + count) of a sequence; they last for 15 more calls. */
 static UNUSED_OK const uint8_t *keys_of(uint32_t sequence, uint32_t first, uint32_t count)
 {
 	static uint8_t rows[16][MAX_KEYS * KEY_BYTES];

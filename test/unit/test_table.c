@@ -78,31 +78,20 @@ END_TEST
 START_TEST(namespaces_run_out)
 {
 	struct bed bed;
-	struct okv_error err = {0};
-	struct okv_layer_schema layer = {.segment_count = 1, .segment_bytes = {BLOCK_BYTES}};
-	struct okv_group_schema group = {OKV_GROUP_FULL, 16, 0, 1, "NHD", &layer};
-	struct okv_namespace_options opts = {.size = sizeof(opts),
-					     .rank_slots = 1,
-					     .group_count = 1,
-					     .groups = &group,
-					     .pipeline_stages = 1};
-	int rc = 0;
+	char model[16];
+	uint32_t id = 0;
 	bed_init(&bed, 4);
-	for (uint32_t i = 1; i <= 1024; i++) {
-		char model[16];
-		uint8_t *bytes;
-		size_t size;
-		uint32_t id;
+	for (uint32_t i = 2; i <= 1024; i++) {
 		snprintf(model, sizeof(model), "m%u", i);
-		opts.model = model;
-		ck_assert_int_eq(oki_identity_encode(&opts, &bytes, &size, &err), 0);
-		rc = oki_index_namespace(bed.index, bytes, size, &id, &err);
-		free(bytes);
-		if (i < 1024)
-			ck_assert_uint_eq(id, i + 1);
+		ck_assert_int_eq(bed_try_namespace(&bed, model, NULL, NULL, 0, one_full,
+						   BLOCK_BYTES, &id),
+				 0);
+		ck_assert_uint_eq(id, i);
 	}
-	ck_assert_int_eq(rc, OKV_E_LIMIT);
-	ck_assert_uint_eq(bed_namespace(&bed, "m3", NULL, NULL, 0, one_full, BLOCK_BYTES), 0);
+	ck_assert_int_eq(
+		bed_try_namespace(&bed, "more", NULL, NULL, 0, one_full, BLOCK_BYTES, &id),
+		OKV_E_LIMIT);
+	ck_assert_uint_eq(bed_namespace(&bed, "m3", NULL, NULL, 0, one_full, BLOCK_BYTES), 3);
 	bed_fini(&bed);
 }
 END_TEST
