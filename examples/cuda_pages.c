@@ -56,7 +56,7 @@ struct cuda_pages {
 
 static int load(struct cuda_pages *p, char ret_reason[200])
 {
-	p->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	p->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	if (!p->library) {
 		snprintf(ret_reason, 200, "no NVIDIA driver: %s", dlerror());
 		return -1;

@@ -19,9 +19,13 @@ static void must(int status)
 
 int main(void)
 {
+	struct okv_manager_options manager_opts;
+	okv_manager_options_init(&manager_opts);
+	manager_opts.memory_bytes = 64u << 20;
 	struct okv_engine_options engine_opts;
 	okv_engine_options_init(&engine_opts);
 	engine_opts.flags = OKV_ENGINE_EMBEDDED; /* no Manager process: the cache ends with us */
+	engine_opts.embedded = &manager_opts;
 	struct okv_engine *engine;
 	must(okv_engine_open(&engine_opts, &engine, &err));
 

@@ -68,7 +68,7 @@ clean_up() {
 	local status=$?
 
 	trap - EXIT
-	[ -z "$engine_pid" ] || kill -9 "$engine_pid" 2>/dev/null || true
+	[ -z "$engine_pid" ] || kill "$engine_pid" 2>/dev/null || true
 	[ -z "$manager_pid" ] || kill "$manager_pid" 2>/dev/null || true
 	wait 2>/dev/null || true
 	rm -rf "$dir"
@@ -114,8 +114,10 @@ run() {
 	local name=$1 status=0
 
 	shift
-	timeout -k 5 600 "$engine" "${common[@]}" "$@" >"$dir/$name.log" 2>"$dir/$name.err" ||
-		status=$?
+	timeout -k 5 600 "$engine" "${common[@]}" "$@" >"$dir/$name.log" 2>"$dir/$name.err" &
+	engine_pid=$!
+	wait "$engine_pid" || status=$?
+	engine_pid=
 	show "$dir/$name.log"
 	cat "$dir/$name.err" >&2
 	[ "$status" != 77 ] || exit 77
@@ -134,9 +136,7 @@ run_and_kill() {
 	while IFS= read -r -t 600 line <&3 && [ "$line" != READY ]; do
 		say "$line" >>"$dir/cold.log"
 	done
-	if [ "${line-}" = READY ]; then
-		kill -9 "$engine_pid"
-	fi
+	[ "${line-}" != READY ] || kill -9 "$engine_pid"
 	wait "$engine_pid" 2>/dev/null || status=$?
 	engine_pid=
 	exec 3<&-

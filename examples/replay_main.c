@@ -22,7 +22,7 @@ static const char usage[] =
 	"  --models FILE    JSON file of KV geometries\n"
 	"  --model NAME     one of them (built in: tiny, qwen3-8b; default tiny)\n"
 	"  --memory SIZE    memory of the Manager, as 512M or 4G (default 1G)\n"
-	"  --blocks N       memory for exactly N blocks instead\n"
+	"  --blocks N       memory for N blocks, in whole pages, instead\n"
 	"  --device KIND    where the pages are: host (default) or cuda\n"
 	"  --socket PATH    use the Manager that listens there\n"
 	"  --embedded       run the Manager inside the engine\n"

@@ -139,7 +139,9 @@ int replay_manager_start(const struct replay_config *config, struct replay_manag
 		if (getppid() != parent)
 			_exit(REPLAY_FAILED);
 		close(ready[0]);
-		exit(serve(config, manager.socket, ready[1]));
+		int status = serve(config, manager.socket, ready[1]);
+		rmdir(manager.directory); /* a parent that was killed cannot */
+		exit(status);
 	}
 	close(ready[1]);
 	greeting.status = REPLAY_FAILED;
@@ -173,7 +175,7 @@ int replay_manager_stop(struct replay_manager *manager)
 	/* A Manager that was killed leaves its socket behind. */
 	if (rc != 0)
 		unlink(manager->socket);
-	if (rmdir(manager->directory) != 0)
+	if (rmdir(manager->directory) != 0 && errno != ENOENT)
 		rc = -1;
 	manager->pid = -1;
 	return rc;

@@ -36,6 +36,7 @@ struct scheduler {
 	uint8_t keys[BLOCKS * KEY_BYTES];
 	char directory[64]; /* of a Manager of our own; else empty */
 	char socket[128];
+	char log[128];
 };
 
 static int expect(bool holds, const char *what)
@@ -68,11 +69,24 @@ static int start_rank(struct child *child, const char *socket, const char *slot,
 	return r;
 }
 
+static void show_log(const struct scheduler *s)
+{
+	FILE *log = fopen(s->log, "r");
+	char line[400];
+
+	while (log && fgets(line, sizeof(line), log))
+		fputs(line, stderr);
+	if (log)
+		fclose(log);
+}
+
 static int start_manager(struct scheduler *s, const char *near)
 {
 	static const char *const places[] = {"", "../", "../lib/", "../bin/"};
 	const char *argv[] = {"orbitkv-manager", "--socket", s->socket, "--memory", "64M", NULL};
-	char program[4200];
+	posix_spawn_file_actions_t actions;
+	char program[4200] = "orbitkv-manager"; /* of the PATH, when there is none near */
+	int r;
 
 	snprintf(s->directory, sizeof(s->directory), "/tmp/two_ranks-XXXXXX");
 	if (!mkdtemp(s->directory)) {
@@ -80,17 +94,25 @@ static int start_manager(struct scheduler *s, const char *near)
 		return 1;
 	}
 	snprintf(s->socket, sizeof(s->socket), "%s/manager.sock", s->directory);
+	snprintf(s->log, sizeof(s->log), "%s/manager.log", s->directory);
 	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-		snprintf(program, sizeof(program), "%s/%sorbitkv-manager", near, places[i]);
-		if (!access(program, X_OK))
-			return posix_spawn(&s->manager.pid, program, NULL, NULL,
-					   (char *const *)argv, environ);
+		char guess[4200];
+
+		snprintf(guess, sizeof(guess), "%s/%sorbitkv-manager", near, places[i]);
+		if (!access(guess, X_OK)) {
+			memcpy(program, guess, sizeof(program));
+			break;
+		}
 	}
-	return posix_spawnp(&s->manager.pid, "orbitkv-manager", NULL, NULL, (char *const *)argv,
-			    environ);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, s->log, O_WRONLY | O_CREAT, 0600);
+	posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+	r = posix_spawnp(&s->manager.pid, program, &actions, NULL, (char *const *)argv, environ);
+	posix_spawn_file_actions_destroy(&actions);
+	return r;
 }
 
-static int await_manager(const struct scheduler *s)
+static int await_manager(struct scheduler *s)
 {
 	const struct timespec pause = {.tv_nsec = 20000000};
 	struct okv_manager_status status;
@@ -98,8 +120,10 @@ static int await_manager(const struct scheduler *s)
 	for (int i = 0; i < 500; i++) {
 		if (!okv_manager_status_query(s->socket, 1000, &status, NULL))
 			return 0;
-		if (waitpid(s->manager.pid, NULL, WNOHANG) == s->manager.pid)
+		if (waitpid(s->manager.pid, NULL, WNOHANG) == s->manager.pid) {
+			s->manager.pid = 0;
 			return 1;
+		}
 		nanosleep(&pause, NULL);
 	}
 	return 1;
@@ -222,8 +246,10 @@ static int schedule(const char *socket, const char *near)
 	snprintf(salt, sizeof(salt), "run-%ld-%ld", (long)time(NULL), (long)getpid());
 	snprintf(s.socket, sizeof(s.socket), "%s", socket ? socket : "");
 	failed = !socket && (start_manager(&s, near) || await_manager(&s));
-	if (failed)
+	if (failed) {
 		fprintf(stderr, "two_ranks: cannot start orbitkv-manager\n");
+		show_log(&s);
+	}
 	for (uint32_t rank = 0; rank < RANKS && !failed; rank++)
 		failed = start_rank(&s.ranks[rank], s.socket, slots[rank], salt);
 	if (!failed) {
@@ -240,6 +266,7 @@ static int schedule(const char *socket, const char *near)
 	end_child(&s.manager, SIGTERM);
 	if (s.directory[0]) {
 		unlink(s.socket);
+		unlink(s.log);
 		rmdir(s.directory);
 	}
 	return failed ? 1 : 0;

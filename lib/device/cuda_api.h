@@ -9,35 +9,35 @@
  * Field and entry point. cuda.h maps most names to versioned ones by macro; type and symbol are
  * both taken after that mapping, so they always belong together.
  */
-#define OKI_CUDA_CALLS(CALL)                                                                       \
-	CALL(init, cuInit)                                                                         \
-	CALL(error_name, cuGetErrorName)                                                           \
-	CALL(error_string, cuGetErrorString)                                                       \
-	CALL(device_count, cuDeviceGetCount)                                                       \
-	CALL(device_get, cuDeviceGet)                                                              \
-	CALL(device_attribute, cuDeviceGetAttribute)                                               \
-	CALL(device_uuid, cuDeviceGetUuid)                                                         \
-	CALL(primary_retain, cuDevicePrimaryCtxRetain)                                             \
-	CALL(primary_release, cuDevicePrimaryCtxRelease)                                           \
-	CALL(context_push, cuCtxPushCurrent)                                                       \
-	CALL(context_pop, cuCtxPopCurrent)                                                         \
-	CALL(capture_mode_exchange, cuThreadExchangeStreamCaptureMode)                             \
-	CALL(host_register, cuMemHostRegister)                                                     \
-	CALL(host_unregister, cuMemHostUnregister)                                                 \
-	CALL(pointer_attribute, cuPointerGetAttribute)                                             \
-	CALL(stream_create, cuStreamCreateWithPriority)                                            \
-	CALL(stream_destroy, cuStreamDestroy)                                                      \
-	CALL(stream_query, cuStreamQuery)                                                          \
-	CALL(stream_synchronize, cuStreamSynchronize)                                              \
-	CALL(stream_wait_event, cuStreamWaitEvent)                                                 \
-	CALL(stream_is_capturing, cuStreamIsCapturing)                                             \
-	CALL(stream_context, cuStreamGetCtx)                                                       \
-	CALL(event_create, cuEventCreate)                                                          \
-	CALL(event_destroy, cuEventDestroy)                                                        \
-	CALL(event_record, cuEventRecord)                                                          \
-	CALL(event_query, cuEventQuery)                                                            \
-	CALL(copy_to_device, cuMemcpyHtoDAsync)                                                    \
-	CALL(copy_to_host, cuMemcpyDtoHAsync)                                                      \
+#define OKI_CUDA_CALLS(CALL)                                           \
+	CALL(init, cuInit)                                             \
+	CALL(error_name, cuGetErrorName)                               \
+	CALL(error_string, cuGetErrorString)                           \
+	CALL(device_count, cuDeviceGetCount)                           \
+	CALL(device_get, cuDeviceGet)                                  \
+	CALL(device_attribute, cuDeviceGetAttribute)                   \
+	CALL(device_uuid, cuDeviceGetUuid)                             \
+	CALL(primary_retain, cuDevicePrimaryCtxRetain)                 \
+	CALL(primary_release, cuDevicePrimaryCtxRelease)               \
+	CALL(context_push, cuCtxPushCurrent)                           \
+	CALL(context_pop, cuCtxPopCurrent)                             \
+	CALL(capture_mode_exchange, cuThreadExchangeStreamCaptureMode) \
+	CALL(host_register, cuMemHostRegister)                         \
+	CALL(host_unregister, cuMemHostUnregister)                     \
+	CALL(pointer_attribute, cuPointerGetAttribute)                 \
+	CALL(stream_create, cuStreamCreateWithPriority)                \
+	CALL(stream_destroy, cuStreamDestroy)                          \
+	CALL(stream_query, cuStreamQuery)                              \
+	CALL(stream_synchronize, cuStreamSynchronize)                  \
+	CALL(stream_wait_event, cuStreamWaitEvent)                     \
+	CALL(stream_is_capturing, cuStreamIsCapturing)                 \
+	CALL(stream_context, cuStreamGetCtx)                           \
+	CALL(event_create, cuEventCreate)                              \
+	CALL(event_destroy, cuEventDestroy)                            \
+	CALL(event_record, cuEventRecord)                              \
+	CALL(event_query, cuEventQuery)                                \
+	CALL(copy_to_device, cuMemcpyHtoDAsync)                        \
+	CALL(copy_to_host, cuMemcpyDtoHAsync)                          \
 	CALL(copy_2d, cuMemcpy2DAsync)
 
 /* Absent (NULL) in older drivers. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "device/cuda_device.h"
 
@@ -97,67 +98,94 @@ static void cuda_unpin(struct oki_device *device, void *base)
 	oki_cuda_unpin(base);
 }
 
-/*
- * How many bytes from base on belong to the same GPU allocation; 0 if base is no memory of this
- * GPU. *ret_mapped is set for memory that was mapped piece by piece (cuMemMap): such memory has
- * no context, and neighbouring pieces are as good as one.
- */
-static uint64_t reachable(struct oki_device *device, uint64_t base, bool *ret_mapped)
+/* The allocation of this GPU that holds at; managed memory counts. */
+struct range {
+	uint64_t start;
+	uint64_t size;
+	bool pieces; /* mapped piece by piece (cuMemMap), with holes perhaps */
+};
+
+static bool find_range(struct oki_device *device, CUdeviceptr at, struct range *ret_range)
 {
 	const struct oki_cuda_api *api = device->api;
-	CUdeviceptr at = (CUdeviceptr)base, start = 0;
+	CUdeviceptr start = 0;
 	CUmemorytype type = (CUmemorytype)0;
 	CUcontext context = NULL;
 	int ordinal = -1, managed = 0;
 	size_t size = 0;
 	if (api->pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) != CUDA_SUCCESS)
-		return 0;
+		return false;
 	api->pointer_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at);
 	if (type != CU_MEMORYTYPE_DEVICE && !managed)
-		return 0;
-	if (api->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at) !=
-		    CUDA_SUCCESS ||
-	    (ordinal != device->device && !managed))
-		return 0;
-	if (api->pointer_attribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, at) != CUDA_SUCCESS)
-		context = NULL;
+		return false;
+	api->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at);
+	if (ordinal != device->device && !managed)
+		return false;
 	if (api->pointer_attribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at) !=
 		    CUDA_SUCCESS ||
-	    api->pointer_attribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at) != CUDA_SUCCESS ||
-	    start > at || at - start >= size)
-		return 0;
-	*ret_mapped = !context && !managed;
-	return size - (at - start);
+	    api->pointer_attribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at) != CUDA_SUCCESS)
+		return false;
+	/* Memory of no context: mapped by cuMemMap, or of a pool. */
+	api->pointer_attribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, at);
+	*ret_range = (struct range){start, size, !context && !managed};
+	return true;
+}
+
+/* For memory in pieces a range is what was reserved; the pieces must leave no hole. */
+static bool is_mapped(struct oki_device *device, uint64_t at, uint64_t end)
+{
+	const struct oki_cuda_api *api = device->api;
+	while (at < end) {
+		CUdeviceptr start = 0;
+		size_t size = 0;
+		int mapped = 0, ordinal = -1;
+		api->pointer_attribute(&mapped, CU_POINTER_ATTRIBUTE_MAPPED, at);
+		api->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at);
+		if (!mapped || ordinal != device->device)
+			return false;
+		if (api->pointer_attribute(&start, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at) !=
+			    CUDA_SUCCESS ||
+		    api->pointer_attribute(&size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at) !=
+			    CUDA_SUCCESS ||
+		    start + size <= at)
+			return false;
+		at = start + size;
+	}
+	return true;
+}
+
+static int check_range(struct oki_device *device, uint64_t base, uint64_t bytes,
+		       struct okv_error *err)
+{
+	struct range range;
+	if (!find_range(device, base, &range))
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
+				"%#llx is no memory of GPU %d", (unsigned long long)base,
+				device->index);
+	if (bytes == 0 || base < range.start || !oki_within(base - range.start, bytes, range.size))
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
+				"%llu bytes at %#llx do not lie in one allocation: GPU %d has "
+				"%llu bytes at %#llx",
+				(unsigned long long)bytes, (unsigned long long)base, device->index,
+				(unsigned long long)range.size, (unsigned long long)range.start);
+	if (range.pieces && !is_mapped(device, base, base + bytes))
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
+				"%llu bytes at %#llx are reserved on GPU %d, but not all mapped",
+				(unsigned long long)bytes, (unsigned long long)base, device->index);
+	return 0;
 }
 
 static int cuda_check_memory(struct oki_device *device, const void *base, uint64_t bytes,
 			     struct okv_error *err)
 {
 	struct oki_cuda_scope scope;
-	uint64_t at = (uint64_t)(uintptr_t)base, left = bytes;
 	CUresult result = enter(device, &scope);
 	if (result != CUDA_SUCCESS)
 		return oki_cuda_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER, device->api, result,
 				     "GPU %d cannot look at memory", device->index);
-	uint64_t found = 0;
-	bool mapped = true;
-	while (left > 0 && mapped) {
-		uint64_t n = reachable(device, at, &mapped);
-		if (n == 0 || (found > 0 && !mapped))
-			break;
-		found += n;
-		at += n < left ? n : left;
-		left -= n < left ? n : left;
-	}
+	int rc = check_range(device, (uint64_t)(uintptr_t)base, bytes, err);
 	oki_cuda_leave(&scope);
-	if (bytes > 0 && left == 0)
-		return 0;
-	if (found == 0)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER, "%p is no memory of GPU %d",
-				base, device->index);
-	return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
-			"%llu bytes at %p go beyond their allocation on GPU %d, which ends after %llu",
-			(unsigned long long)bytes, base, device->index, (unsigned long long)found);
+	return rc;
 }
 
 static int cuda_check_event(struct oki_device *device, struct CUevent_st *event,

@@ -47,9 +47,9 @@ static unsigned register_flags(const struct oki_device *device, bool read_only)
 	int supported = 0;
 	unsigned flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
 	if (read_only)
-		device->api->device_attribute(
-			&supported, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
-			device->device);
+		device->api->device_attribute(&supported,
+					      CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
+					      device->device);
 	return supported ? flags | CU_MEMHOSTREGISTER_READ_ONLY : flags;
 }
 

@@ -140,8 +140,8 @@ int oki_host_pool_start(struct oki_device *device, uint32_t threads, struct okv_
 	if (rc == 0)
 		return 0;
 	oki_host_pool_stop(device);
-	return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_REGISTER, rc, "cannot start copy thread %u of %u",
-			   device->thread_count + 1, threads);
+	return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_REGISTER, rc,
+			   "cannot start copy thread %u of %u", device->thread_count + 1, threads);
 }
 
 void oki_host_pool_stop(struct oki_device *device)

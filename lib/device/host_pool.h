@@ -38,8 +38,8 @@ STAILQ_HEAD(oki_host_steps, oki_host_step);
 
 struct oki_stream {
 	struct oki_device *device;
-	struct oki_host_steps steps; /* oldest first; the front one is not complete */
-	struct oki_host_step *open;  /* the oldest copy with bytes nobody took, or NULL */
+	struct oki_host_steps steps;  /* oldest first; the front one is not complete */
+	struct oki_host_step *open;   /* the oldest copy with bytes nobody took, or NULL */
 	TAILQ_ENTRY(oki_stream) link; /* in the device's open list while open is set */
 	uint64_t inline_bytes;	      /* copied by the caller since the last mark */
 	uint64_t queued;	      /* bytes of its copies, a step counted up to a limit */

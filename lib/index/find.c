@@ -83,7 +83,7 @@ static void count_unpinned(const struct pinning *p)
 		uint32_t all = 0;
 		uint32_t own = 0;
 		for (uint32_t b = 0; b < p->usable->groups[i].count; b++) {
-			const struct oki_block *block = scratch->rows[i][b];
+			struct oki_block *block = scratch->rows[i][b];
 			scratch->unpinned[i][b] = all;
 			scratch->uncharged[i][b] = own;
 			if (!block)

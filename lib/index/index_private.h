@@ -292,7 +292,7 @@ void oki_pin_block(struct oki_index *index, struct oki_block *block, struct oki_
 		   uint64_t bytes);
 void oki_unpin_block(struct oki_index *index, struct oki_block *block,
 		     struct oki_account *account, uint64_t bytes);
-bool oki_pinned_by(const struct oki_block *block, const struct oki_account *account);
+bool oki_pinned_by(struct oki_block *block, const struct oki_account *account);
 
 /* ---- lease.c ---- */
 

@@ -25,23 +25,27 @@ void oki_pins_fini(struct oki_index *index)
 	}
 }
 
-bool oki_pinned_by(const struct oki_block *block, const struct oki_account *account)
+/* Where the block's list has the account's pin, or its end. */
+static struct oki_pin **pin_of(struct oki_block *block, const struct oki_account *account)
 {
-	for (const struct oki_pin *pin = block->pins; pin; pin = pin->next) {
-		if (pin->account == account)
-			return true;
-	}
-	return false;
+	struct oki_pin **at = &block->pins;
+	while (*at && (*at)->account != account)
+		at = &(*at)->next;
+	return at;
+}
+
+bool oki_pinned_by(struct oki_block *block, const struct oki_account *account)
+{
+	return *pin_of(block, account) != NULL;
 }
 
 void oki_pin_block(struct oki_index *index, struct oki_block *block, struct oki_account *account,
 		   uint64_t bytes)
 {
-	for (struct oki_pin *pin = block->pins; pin; pin = pin->next) {
-		if (pin->account == account) {
-			pin->count++;
-			return;
-		}
+	struct oki_pin **at = pin_of(block, account);
+	if (*at) {
+		(*at)->count++;
+		return;
 	}
 	if (!block->pins) {
 		oki_block_keep(block);
@@ -50,19 +54,17 @@ void oki_pin_block(struct oki_index *index, struct oki_block *block, struct oki_
 	struct oki_pin *pin = index->spare_pins;
 	index->spare_pins = pin->next;
 	index->spare_pin_count--;
-	*pin = (struct oki_pin){.next = block->pins, .account = account, .count = 1};
-	block->pins = pin;
+	*pin = (struct oki_pin){.account = account, .count = 1};
+	*at = pin;
 	account->bytes += bytes;
 }
 
 void oki_unpin_block(struct oki_index *index, struct oki_block *block,
 		     struct oki_account *account, uint64_t bytes)
 {
-	struct oki_pin **at = &block->pins;
-	while ((*at)->account != account)
-		at = &(*at)->next;
-
+	struct oki_pin **at = pin_of(block, account);
 	struct oki_pin *pin = *at;
+
 	if (--pin->count > 0)
 		return;
 	*at = pin->next;

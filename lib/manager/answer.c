@@ -26,9 +26,8 @@ static void answer_lookup_reply(const struct answering *a, const struct okw_look
 		oki_mgr_nudge(a->s->manager);
 }
 
-static void answer_transfer_reply(const struct answering *a,
-				  const struct okw_transfer_reply *reply, int status,
-				  const char *text)
+static void answer_transfer_reply(const struct answering *a, const struct okw_transfer_reply *reply,
+				  int status, const char *text)
 {
 	oki_mgr_done(a->s, a->i, a->tag, a->reply_offset, reply, sizeof(*reply), status, text);
 }
@@ -147,8 +146,7 @@ static void restore(const struct answering *a)
 {
 	const struct oki_mgr_request *r = a->request;
 	struct okv_manager *m = a->s->manager;
-	const struct oki_mgr_binding *binding =
-		oki_mgr_session_binding(a->s, r->head.binding_id);
+	const struct oki_mgr_binding *binding = oki_mgr_session_binding(a->s, r->head.binding_id);
 	struct oki_index_range ranges[OKW_MAX_GROUPS];
 	struct oki_hold *hold;
 	struct okv_error err;

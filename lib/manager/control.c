@@ -32,6 +32,8 @@ void oki_mgr_conn_close(struct okv_manager *m, struct oki_mgr_conn *conn)
 	} else {
 		m->strangers--;
 	}
+	/* A forked child may hold the same socket open: closing ours would not end its events. */
+	epoll_ctl(m->epoll, EPOLL_CTL_DEL, conn->fd, NULL);
 	oki_fd_close(&conn->fd);
 }
 

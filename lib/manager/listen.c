@@ -75,8 +75,8 @@ static int address(int dir, const char *name, struct sockaddr_un *ret_addr, stru
 	int used = snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s", dir, name);
 
 	if (used < 0 || (size_t)used >= sizeof(addr.sun_path))
-		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_CONNECT, "the socket name %s is too long",
-				name);
+		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_CONNECT,
+				"the socket name %s is too long", name);
 	*ret_addr = addr;
 	return 0;
 }
@@ -99,7 +99,8 @@ static int check_free(int dir, const char *name, const char *path, struct okv_er
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "socket");
 	if (connect(probe, (struct sockaddr *)&addr, sizeof(addr)) && errno == ECONNREFUSED)
 		return 0;
-	return oki_fail(err, OKV_E_EXISTS, OKV_STAGE_CONNECT, "someone listens at %s already", path);
+	return oki_fail(err, OKV_E_EXISTS, OKV_STAGE_CONNECT, "someone listens at %s already",
+			path);
 }
 
 /*
@@ -162,28 +163,34 @@ void oki_mgr_unlisten(struct okv_manager *m)
 	m->listen_name = NULL;
 }
 
+/* The path to listen at; clients connect by it, so it must fit their address. */
+static int take_path(const char *socket_path, char *path, size_t size, struct okv_error *err)
+{
+	int rc = 0;
+
+	if (socket_path && strlen(socket_path) < size)
+		strcpy(path, socket_path);
+	else
+		rc = socket_path ? OKV_E_LIMIT : okv_default_socket_path(path, size);
+	if (rc || !*path)
+		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_ARGUMENTS,
+				"a socket path has 1 to %zu bytes", size - 1);
+	return 0;
+}
+
 int okv_manager_listen(struct okv_manager *m, const char *socket_path, struct okv_error *err)
 {
-	char path[4096];
-	char *name;
-	int dir;
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	char *name = NULL;
+	int dir = -1;
 
 	if (!m)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "no Manager");
 	if (m->listen_dir >= 0)
 		return oki_fail(err, OKV_E_BUSY, OKV_STAGE_CONNECT, "this Manager listens already");
-	int rc = socket_path && strlen(socket_path) < sizeof(path)
-			 ? 0
-			 : okv_default_socket_path(path, sizeof(path));
-	if (rc || (socket_path && strlen(socket_path) >= sizeof(path)))
-		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_ARGUMENTS, "socket path is too long");
-	if (socket_path)
-		snprintf(path, sizeof(path), "%s", socket_path);
-	/* Clients connect by the path itself. */
-	if (!*path || strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_ARGUMENTS,
-				"socket path of %zu bytes; 1 to %zu are possible", strlen(path),
-				sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
+	int rc = take_path(socket_path, path, sizeof(path), err);
+	if (rc)
+		return rc;
 	rc = open_directory(path, &dir, &name, err);
 	if (rc)
 		return rc;

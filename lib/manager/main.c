@@ -35,7 +35,8 @@ static const char usage_text[] =
 	"  --numa WHICH      auto (all nodes with memory), off, or a node number; default auto\n"
 	"  --allow-uid UID   serve this user's processes too, who is then trusted with every byte\n"
 	"                    of the cache; may be given again\n"
-	"The first SIGTERM or SIGINT drains running copies and ends with 0; a second one ends at once\n"
+	"The first SIGTERM or SIGINT drains running copies and ends with 0; a second one ends at "
+	"once\n"
 	"with 128 + its number.\n"
 	"\n"
 	"status:\n"
@@ -296,7 +297,10 @@ struct field {
 	bool is_bytes;
 };
 
-#define FIELD(name, is_bytes) {#name, offsetof(struct okv_manager_status, name), is_bytes}
+#define FIELD(name, is_bytes)                                              \
+	{                                                                  \
+#name, offsetof(struct okv_manager_status, name), is_bytes \
+	}
 
 static const struct field fields[] = {
 	FIELD(epoch, false),

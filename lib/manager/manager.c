@@ -167,7 +167,8 @@ int okv_manager_create(const struct okv_manager_options *opts, struct okv_manage
 	struct okv_manager_options defaults;
 
 	if (!ret_manager)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "nowhere to put the Manager");
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"nowhere to put the Manager");
 	okv_manager_options_init(&defaults);
 	struct okv_manager *m = calloc(1, sizeof(*m));
 	if (!m)
@@ -292,10 +293,10 @@ int okv_manager_attach(struct okv_manager *m, int fd, struct okv_error *err)
 static void count_session(struct oki_mgr_session *s, struct okv_manager_status *st)
 {
 	pthread_mutex_lock(&s->lock);
-	if (atomic_load(&s->lost))
-		st->sessions_retained++;
-	else
+	if (!atomic_load(&s->lost))
 		st->sessions++;
+	else if (!s->gone)
+		st->sessions_retained++;
 	for (uint32_t b = 0; b < OKI_MGR_BINDINGS && !atomic_load(&s->lost); b++)
 		st->bindings += s->bindings[b].id != 0;
 	for (uint32_t i = 0; i < OKW_RECORDS && s->open; i++) {

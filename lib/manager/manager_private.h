@@ -26,16 +26,16 @@
 #include "wire/channel.h"
 #include "wire/wire.h"
 
-#define OKI_MGR_DISPATCHERS 16u		 /* at most */
-#define OKI_MGR_BINDINGS 256u		 /* of one session at a time */
-#define OKI_MGR_STRANGERS 128u		 /* connections that have not said hello */
-#define OKI_MGR_HELLO_NS 5000000000ull	 /* how long one may stay silent */
-#define OKI_MGR_REREAD_NS 100000000ull	 /* tables are re-read this often while in use */
-#define OKI_MGR_TURN 8u			 /* records served before the next session's turn */
-#define OKI_MGR_NONE UINT32_MAX		 /* no record */
-#define OKI_MGR_REQUEST_MAX                                                                        \
-	((uint32_t)(sizeof(struct okw_request) +                                                   \
-		    OKW_MAX_GROUPS * (sizeof(struct okw_request_group) +                           \
+#define OKI_MGR_DISPATCHERS 16u	       /* at most */
+#define OKI_MGR_BINDINGS 256u	       /* of one session at a time */
+#define OKI_MGR_STRANGERS 128u	       /* connections that have not said hello */
+#define OKI_MGR_HELLO_NS 5000000000ull /* how long one may stay silent */
+#define OKI_MGR_REREAD_NS 100000000ull /* tables are re-read this often while in use */
+#define OKI_MGR_TURN 8u		       /* records served before the next session's turn */
+#define OKI_MGR_NONE UINT32_MAX	       /* no record */
+#define OKI_MGR_REQUEST_MAX                                              \
+	((uint32_t)(sizeof(struct okw_request) +                         \
+		    OKW_MAX_GROUPS * (sizeof(struct okw_request_group) + \
 				      (OKW_MAX_BLOCKS + 1u) * OKW_MAX_KEY_BYTES)))
 
 /* ---- requests (request.c) ---- */
@@ -101,7 +101,7 @@ struct oki_mgr_op {
 	uint32_t payload[OKW_MAX_GROUPS]; /* bytes of one block, by request group */
 	uint32_t ends[OKW_MAX_GROUPS];	  /* one past the group's last block; 0: it has none */
 	bool closed;			  /* no more parts will be offered */
-	uint32_t slot_count;		  /* extents of the bank: part k uses number k % slot_count */
+	uint32_t slot_count; /* extents of the bank: part k uses number k % slot_count */
 	uint32_t slots[2];
 	uint32_t next_waiting;
 	struct okw_transfer_reply reply; /* the private copy of what the engine sees */
@@ -136,8 +136,8 @@ struct oki_mgr_session {
 	uint64_t plan_bytes;
 	uint32_t waiting_first; /* records in the order they wait for the bank */
 	uint32_t waiting_last;
-	uint32_t cursor;	/* record served last */
-	uint64_t *namespaces;		 /* bit per namespace id opened here */
+	uint32_t cursor;      /* record served last */
+	uint64_t *namespaces; /* bit per namespace id opened here */
 	uint32_t namespace_words;
 	struct oki_mgr_binding bindings[OKI_MGR_BINDINGS];
 	struct oki_area bank; /* the plan bank: who has which bytes */
@@ -293,7 +293,7 @@ uint32_t oki_mgr_serve(struct oki_mgr_session *s, uint8_t *scratch, uint32_t max
 
 /* answer.c [locked]: the record is Preparing with this tag; what happens is recorded in it. */
 void oki_mgr_answer(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t reply_offset,
-		     const struct oki_mgr_request *request);
+		    const struct oki_mgr_request *request);
 
 /* offer.c [locked] */
 /* Parts and bytes of a plan of this many blocks. */

@@ -1,4 +1,5 @@
-/* [M] One engine's session: created at hello, lost at hang-up, kept while anything is unresolved. */
+/* [M] One engine's session: created at hello, lost at hang-up, kept while anything is unresolved.
+ */
 #include "manager/manager_private.h"
 
 #include <ctype.h>
@@ -56,9 +57,10 @@ static int find_slot(struct okv_manager *m, uint32_t *ret_slot, struct okv_error
 		slot++;
 	pthread_mutex_unlock(&m->lock);
 	if (slot == m->opts.max_sessions)
-		return oki_fail(err, OKV_E_AGAIN, OKV_STAGE_CONNECT,
-				"all %u sessions are in use, or kept for copies whose end is unknown",
-				m->opts.max_sessions);
+		return oki_fail(
+			err, OKV_E_AGAIN, OKV_STAGE_CONNECT,
+			"all %u sessions are in use, or kept for copies whose end is unknown",
+			m->opts.max_sessions);
 	*ret_slot = slot;
 	return 0;
 }
@@ -67,7 +69,7 @@ int oki_mgr_session_create(struct okv_manager *m, const struct oki_mgr_conn *con
 			   const struct okw_hello *hello, struct oki_mgr_session **ret_session,
 			   struct okv_error *err)
 {
-	uint32_t slot;
+	uint32_t slot = 0;
 	int rc = find_slot(m, &slot, err);
 	if (rc)
 		return rc;
@@ -182,15 +184,12 @@ static void end_record(struct oki_mgr_session *s, uint32_t i, int status, const 
 		if (OKI_TAG_STATE(tag) == OKW_PREPARING)
 			oki_mgr_done(s, i, tag, 0, NULL, 0, status, text);
 		return;
-	case OKI_MGR_WAITING:
-		oki_mgr_end_early(s, i, status, text);
-		return;
+	case OKI_MGR_WAITING: oki_mgr_end_early(s, i, status, text); return;
 	case OKI_MGR_GRANTED:
 		oki_mgr_end_early(s, i, status, text);
 		oki_mgr_follow(s, i, now_ns);
 		return;
-	default:
-		return;
+	default: return;
 	}
 }
 

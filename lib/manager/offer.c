@@ -42,7 +42,8 @@ static uint32_t encode_part(struct oki_mgr_session *s, uint32_t i, uint32_t k)
 	struct oki_mgr_op *op = &s->ops[i];
 	uint64_t first = (uint64_t)k * s->manager->part_entries;
 	uint64_t left = op->block_count - first;
-	uint32_t count = left < s->manager->part_entries ? (uint32_t)left : s->manager->part_entries;
+	uint32_t count =
+		left < s->manager->part_entries ? (uint32_t)left : s->manager->part_entries;
 	uint8_t *to = s->channel.control->bank + op->slots[k % op->slot_count];
 	struct okw_plan_head head = {
 		.magic = OKW_MAGIC,

@@ -144,7 +144,7 @@ void oki_mgr_end_early(struct oki_mgr_session *s, uint32_t i, int status, const 
 		end_waiting(s, i, status, text);
 		return;
 	}
-	if (op->phase != OKI_MGR_GRANTED || revoke(s, i, status, text) || op->closed)
+	if (op->phase != OKI_MGR_GRANTED || op->closed || revoke(s, i, status, text))
 		return;
 	/* Claimed: what was not handed out yet never will be. */
 	oki_parts_close(oki_mgr_record(s, i));
@@ -212,18 +212,14 @@ void oki_mgr_follow(struct oki_mgr_session *s, uint32_t i, uint64_t now_ns)
 	if (OKI_TAG_GENERATION(tag) != OKI_TAG_GENERATION(op->tag))
 		state = OKW_STATES;
 	switch (state) {
-	case OKW_GRANTED:
-		follow_granted(s, i, now_ns);
-		return;
+	case OKW_GRANTED: follow_granted(s, i, now_ns); return;
 	case OKW_ACTIVE:
 		if (atomic_load(&record->engine_flags) & OKW_ENGINE_CANCEL)
 			oki_mgr_end_early(s, i, OKV_E_CANCELLED, "cancelled");
 		if (op->phase == OKI_MGR_GRANTED)
 			oki_mgr_offer_more(s, i);
 		return;
-	case OKW_DRAINED:
-		reap(s, i, tag);
-		return;
+	case OKW_DRAINED: reap(s, i, tag); return;
 	case OKW_UNKNOWN:
 		oki_mgr_quarantine(s, i, "the engine does not know whether its copies stopped");
 		return;

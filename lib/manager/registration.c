@@ -198,7 +198,8 @@ static int bind_rank(const struct incoming *in, struct okv_error *err)
 	uint32_t rank_slots = oki_index_schema(m->index, ask.namespace_id)->rank_slots;
 	if (ask.rank_slot >= rank_slots)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
-				"rank slot %u of a namespace that has %u", ask.rank_slot, rank_slots);
+				"rank slot %u of a namespace that has %u", ask.rank_slot,
+				rank_slots);
 	struct oki_mgr_device *device = oki_mgr_device_get(&m->permits, ask.device_id);
 	if (!device)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REGISTER, "no memory for a binding");
@@ -264,8 +265,8 @@ static int first_message(const struct incoming *in, struct okv_error *err)
 	case OKW_MSG_HELLO: return hello(in, err);
 	case OKW_MSG_STATUS: return send_status(in, err);
 	default:
-		return oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_CONNECT,
-				"message %u before hello", in->message->head.kind);
+		return oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_CONNECT, "message %u before hello",
+				in->message->head.kind);
 	}
 }
 

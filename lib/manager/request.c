@@ -14,13 +14,10 @@ uint32_t oki_mgr_reply_bytes(uint32_t kind)
 {
 	switch (kind) {
 	case OKW_OP_LOOKUP:
-	case OKW_OP_LEASE_OPEN:
-		return sizeof(struct okw_lookup_reply);
+	case OKW_OP_LEASE_OPEN: return sizeof(struct okw_lookup_reply);
 	case OKW_OP_RESTORE:
-	case OKW_OP_PUBLISH:
-		return sizeof(struct okw_transfer_reply);
-	default:
-		return 0;
+	case OKW_OP_PUBLISH: return sizeof(struct okw_transfer_reply);
+	default: return 0;
 	}
 }
 

@@ -143,7 +143,7 @@ void *oki_mgr_retire_thread(void *arg)
 		 * on, unless we come back in time by ourselves. */
 		atomic_store(&m->resting, agenda.reread_ns == UINT64_MAX);
 		oki_mgr_loop_sleep(loop, agenda.reread_ns < agenda.expire_ns ? agenda.reread_ns
-									      : agenda.expire_ns);
+									     : agenda.expire_ns);
 		atomic_store(&m->resting, false);
 	}
 	oki_index_thread_leave();

@@ -219,12 +219,12 @@ static bool get_u64(struct reader *r, uint64_t *ret_value)
 /* The options a byte string stands for. Every string has a length of 4 bytes before it, so that
  * all of them with their terminators fit into as many bytes as the input has. */
 struct parsed {
+	uint32_t layer_count;
+	size_t text_used;
 	struct okv_namespace_options opts;
 	struct okv_identity_field fields[OKI_MAX_IDENTITY_FIELDS];
 	struct okv_group_schema groups[OKV_MAX_GROUPS];
 	struct okv_layer_schema layers[OKV_MAX_LAYERS];
-	uint32_t layer_count;
-	size_t text_used;
 	char text[];
 };
 

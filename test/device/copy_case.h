@@ -83,8 +83,7 @@ static inline void case_generate(struct copy_case *c, uint64_t *seed, uint32_t s
 		run->host = (uint8_t *)(uintptr_t)host;
 		host += (run->blocks - 1) * run->host_pitch + block + case_gap(seed);
 		next_page += (uint64_t)(run->blocks - 1) * run->page_pitch +
-			     (uint64_t)(run->inner - 1) * run->inner_step + 1 +
-			     case_below(seed, 3);
+			     (uint64_t)(run->inner - 1) * run->inner_step + 1 + case_below(seed, 3);
 	}
 	map->page_count = (uint32_t)next_page;
 	c->host_bytes = host + 64;

@@ -18,38 +18,39 @@
 static const struct oki_device_ops *const ops = &oki_device_cuda_dma;
 
 /* The driver, as the engine beside us would use it. */
-#define CALLS(CALL)                                                                                \
-	CALL(cuDevicePrimaryCtxRetain)                                                             \
-	CALL(cuDevicePrimaryCtxRelease)                                                            \
-	CALL(cuCtxSetCurrent)                                                                      \
-	CALL(cuCtxGetCurrent)                                                                      \
-	CALL(cuMemAlloc)                                                                           \
-	CALL(cuMemAllocManaged)                                                                    \
-	CALL(cuMemFree)                                                                            \
-	CALL(cuMemHostRegister)                                                                    \
-	CALL(cuMemHostUnregister)                                                                  \
-	CALL(cuMemHostGetFlags)                                                                    \
-	CALL(cuMemsetD8Async)                                                                      \
-	CALL(cuMemcpyHtoD)                                                                         \
-	CALL(cuMemcpyDtoH)                                                                         \
-	CALL(cuMemcpyDtoHAsync)                                                                    \
-	CALL(cuLaunchHostFunc)                                                                     \
-	CALL(cuStreamCreate)                                                                       \
-	CALL(cuStreamDestroy)                                                                      \
-	CALL(cuStreamSynchronize)                                                                  \
-	CALL(cuStreamWaitEvent)                                                                    \
-	CALL(cuStreamBeginCapture)                                                                 \
-	CALL(cuStreamEndCapture)                                                                   \
-	CALL(cuGraphDestroy)                                                                       \
-	CALL(cuEventCreate)                                                                        \
-	CALL(cuEventDestroy)                                                                       \
-	CALL(cuMemGetAllocationGranularity)                                                        \
-	CALL(cuMemAddressReserve)                                                                  \
-	CALL(cuMemAddressFree)                                                                     \
-	CALL(cuMemCreate)                                                                          \
-	CALL(cuMemRelease)                                                                         \
-	CALL(cuMemMap)                                                                             \
-	CALL(cuMemUnmap)                                                                           \
+#define CALLS(CALL)                         \
+	CALL(cuDevicePrimaryCtxRetain)      \
+	CALL(cuDevicePrimaryCtxRelease)     \
+	CALL(cuCtxSetCurrent)               \
+	CALL(cuCtxGetCurrent)               \
+	CALL(cuMemAlloc)                    \
+	CALL(cuMemAllocManaged)             \
+	CALL(cuMemAllocAsync)               \
+	CALL(cuMemFree)                     \
+	CALL(cuMemHostRegister)             \
+	CALL(cuMemHostUnregister)           \
+	CALL(cuMemHostGetFlags)             \
+	CALL(cuMemsetD8Async)               \
+	CALL(cuMemcpyHtoD)                  \
+	CALL(cuMemcpyDtoH)                  \
+	CALL(cuMemcpyDtoHAsync)             \
+	CALL(cuLaunchHostFunc)              \
+	CALL(cuStreamCreate)                \
+	CALL(cuStreamDestroy)               \
+	CALL(cuStreamSynchronize)           \
+	CALL(cuStreamWaitEvent)             \
+	CALL(cuStreamBeginCapture)          \
+	CALL(cuStreamEndCapture)            \
+	CALL(cuGraphDestroy)                \
+	CALL(cuEventCreate)                 \
+	CALL(cuEventDestroy)                \
+	CALL(cuMemGetAllocationGranularity) \
+	CALL(cuMemAddressReserve)           \
+	CALL(cuMemAddressFree)              \
+	CALL(cuMemCreate)                   \
+	CALL(cuMemRelease)                  \
+	CALL(cuMemMap)                      \
+	CALL(cuMemUnmap)                    \
 	CALL(cuMemSetAccess)
 
 #define NAME(symbol) NAME_EXPANDED(symbol)
@@ -64,10 +65,10 @@ static CUcontext primary;
 static struct oki_device *device;
 
 #define MUST(call) ck_assert_int_eq((call), CUDA_SUCCESS)
-#define OKAY(call)                                                                                 \
-	do {                                                                                       \
-		int okay_rc = (call);                                                              \
-		ck_assert_msg(okay_rc == 0, "%s: %s", #call, problem.text);                        \
+#define OKAY(call)                                                          \
+	do {                                                                \
+		int okay_rc = (call);                                       \
+		ck_assert_msg(okay_rc == 0, "%s: %s", #call, problem.text); \
 	} while (0)
 
 static struct okv_error problem;
@@ -89,10 +90,10 @@ static int find_gpu(void)
 	}
 	ops->close(probe);
 	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-#define LOAD(symbol)                                                                               \
-	if (!(cu.symbol = (__typeof__(cu.symbol))dlsym(library, NAME(symbol)))) {                  \
-		puts("the driver has no " NAME(symbol));                                           \
-		return EXIT_FAILURE;                                                               \
+#define LOAD(symbol)                                                              \
+	if (!(cu.symbol = (__typeof__(cu.symbol))dlsym(library, NAME(symbol)))) { \
+		puts("the driver has no " NAME(symbol));                          \
+		return EXIT_FAILURE;                                              \
 	}
 	CALLS(LOAD)
 	return 0;
@@ -154,8 +155,8 @@ static void wait_mark(struct oki_mark *mark)
 	ck_assert_msg(rc == 1, "%s", problem.text);
 }
 
-#define HOST_ROOM (8u << 20)
-#define PAGE_ROOM (16u << 20)
+#define HOST_ROOM (32u << 20)
+#define PAGE_ROOM (64u << 20)
 
 START_TEST(bytes_as_a_plain_loop)
 {
@@ -436,7 +437,7 @@ END_TEST
 START_TEST(memory_is_checked)
 {
 	uint8_t *pages = device_memory(4 * PAGE), *host = host_memory(PAGE);
-	CUdeviceptr managed;
+	CUdeviceptr managed, pooled;
 	OKAY(ops->check_memory(device, pages, 4 * PAGE, &problem));
 	OKAY(ops->check_memory(device, pages + 3 * PAGE, PAGE, &problem));
 	ck_assert_int_eq(ops->check_memory(device, pages, 1ull << 45, &problem), OKV_E_INVAL);
@@ -450,6 +451,11 @@ START_TEST(memory_is_checked)
 	MUST(cu.cuMemAllocManaged(&managed, PAGE, CU_MEM_ATTACH_GLOBAL));
 	OKAY(ops->check_memory(device, (void *)managed, PAGE, &problem));
 	MUST(cu.cuMemFree(managed));
+	MUST(cu.cuMemAllocAsync(&pooled, PAGE, NULL));
+	OKAY(ops->check_memory(device, (void *)pooled, PAGE, &problem));
+	ck_assert_int_eq(ops->check_memory(device, (void *)pooled, 1ull << 33, &problem),
+			 OKV_E_INVAL);
+	MUST(cu.cuMemFree(pooled));
 	munmap(host, PAGE);
 	device_free(pages);
 }

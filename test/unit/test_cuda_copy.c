@@ -119,9 +119,8 @@ START_TEST(bytes_as_a_plain_loop)
 		memcpy(want_pages, pages, c.pages_bytes);
 		case_place(&c, host, pages);
 		case_expect(&c, host, direction, want_host, want_pages);
-		ck_assert_int_eq(oki_cuda_copy(&api, NULL, direction, &c.map, c.runs, c.run_count,
-					       NULL),
-				 0);
+		ck_assert_int_eq(
+			oki_cuda_copy(&api, NULL, direction, &c.map, c.runs, c.run_count, NULL), 0);
 		ck_assert_msg(memcmp(host, want_host, c.host_bytes) == 0 &&
 				      memcmp(pages, want_pages, c.pages_bytes) == 0,
 			      "case %d of seed %d", n, _i);
@@ -257,6 +256,37 @@ START_TEST(scattered_rows_share_a_call)
 }
 END_TEST
 
+/* A 2-D copy has a price: two long rows are cheaper in the batch, but many are not. */
+START_TEST(few_long_rows_join_the_batch)
+{
+	struct tensor t;
+	struct oki_cuda_api api = fake(true);
+	tensor_init(&t, 32u << 10);
+	struct oki_run run = {
+		.host = t.host,
+		.host_pitch = 128u << 10,
+		.blocks = 2,
+		.page_pitch = 1,
+		.inner = 1,
+	};
+	tensor_copy(&t, &api, &run, 1, 0);
+	ck_assert_int_eq(calls.two, OKI_CUDA_HAS_BATCH ? 0 : 2);
+	ck_assert_int_eq(calls.entries, OKI_CUDA_HAS_BATCH ? 4 : 0);
+	api = fake(false);
+	tensor_copy(&t, &api, &run, 1, 0);
+	ck_assert_int_eq(calls.two, 2);
+	t.map.segment_count = 1;
+	run.host_pitch = 32u << 10;
+	run.page_pitch = 2;
+	run.blocks = 30;
+	api = fake(true);
+	tensor_copy(&t, &api, &run, 1, 0);
+	ck_assert_int_eq(calls.two, 1);
+	ck_assert_int_eq(calls.entries, 0);
+	tensor_fini(&t);
+}
+END_TEST
+
 /* A distance that no 2-D copy can have falls back to rows. */
 START_TEST(a_pitch_no_2d_copy_has)
 {
@@ -286,9 +316,12 @@ START_TEST(a_refused_copy_ends_the_layer)
 	struct oki_run runs[4];
 	tensor_init(&t, ROW);
 	for (uint32_t i = 0; i < 4; i++)
-		runs[i] = (struct oki_run){
-			.host = t.host, .host_pitch = 4 * ROW, .blocks = 4, .page_pitch = 3,
-			.inner = 1,	.page = 16 * i};
+		runs[i] = (struct oki_run){.host = t.host,
+					   .host_pitch = 4 * ROW,
+					   .blocks = 4,
+					   .page_pitch = 3,
+					   .inner = 1,
+					   .page = 16 * i};
 	calls.fail_after = 3;
 	ck_assert_int_eq(oki_cuda_copy(&api, NULL, OKI_TO_PAGES, &t.map, runs, 4, &err),
 			 OKV_E_COPY);
@@ -309,6 +342,7 @@ int main(void)
 	tcase_add_test(tc, two_loops_take_the_shorter_one);
 	tcase_add_test(tc, contiguous_is_one_plain_copy);
 	tcase_add_loop_test(tc, scattered_rows_share_a_call, 0, 2);
+	tcase_add_test(tc, few_long_rows_join_the_batch);
 	tcase_add_test(tc, a_pitch_no_2d_copy_has);
 	tcase_add_test(tc, a_refused_copy_ends_the_layer);
 	suite_add_tcase(suite, tc);

@@ -88,9 +88,8 @@ static void scene_init(struct scene *s, uint64_t *seed, uint32_t scale)
 
 static void scene_copy(struct scene *s, struct oki_stream *stream)
 {
-	ck_assert_int_eq(ops->copy(stream, s->direction, &s->c.map, s->c.runs, s->c.run_count,
-				   NULL),
-			 0);
+	ck_assert_int_eq(
+		ops->copy(stream, s->direction, &s->c.map, s->c.runs, s->c.run_count, NULL), 0);
 }
 
 static bool scene_is_right(const struct scene *s)
@@ -404,11 +403,8 @@ START_TEST(rows_merge)
 	map.segments[1].block_offset = 200;
 	oki_join_segments(&map, &joined);
 	ck_assert_uint_eq(joined.segment_count, 2);
-	run = (struct oki_run){.host_pitch = 400,
-			       .blocks = 4,
-			       .page_pitch = 2,
-			       .inner = 2,
-			       .inner_step = 1};
+	run = (struct oki_run){
+		.host_pitch = 400, .blocks = 4, .page_pitch = 2, .inner = 2, .inner_step = 1};
 	r = oki_rect(&map, &run, 1);
 	ck_assert_uint_eq(r.width, 100);
 	ck_assert_uint_eq(r.inner, 2);
