@@ -53,14 +53,14 @@ run_build() {
 }
 
 if [ "$sanitize" = 0 ]; then
-	run_build build 'all tests' -Dwerror=false -- 
+	run_build build 'all tests' --
 else
 	export ASAN_OPTIONS=abort_on_error=0:detect_leaks=1:allocator_may_return_null=1
 	export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 	export CK_FORK=no
 	run_build build-asan 'ASan + UBSan' -Db_sanitize=address,undefined -Db_lundef=false \
 		-- --no-suite lint --no-suite model --no-suite install --timeout-multiplier 4
-	export TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1"
+	export TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 suppressions=$PWD/test/tools/tsan.supp"
 	run_build build-tsan 'TSan' -Db_sanitize=thread -Db_lundef=false \
 		-- --suite unit --suite scenario --timeout-multiplier 6
 fi

@@ -34,7 +34,7 @@ struct okv_layer_event {
 /** Blocks of one group that go to (restore) or come from (publish) these pages. */
 struct okv_restore_group {
 	uint32_t group;
-	uint32_t first; /* block index, within what the lease holds of the group */
+	uint32_t first; /* counted from the first block the lease holds of the group */
 	uint32_t count;
 	uint32_t reserved;
 	const uint32_t *pages; /* count * pages per block, in block order; none twice */

@@ -201,15 +201,15 @@ void oki_session_lost(struct okv_engine *engine, const char *why);
 /* Reserve a record and an extent for request and reply; the op gets a reference in the table. */
 int oki_record_reserve(struct okv_op *op, uint32_t request_bytes, uint32_t reply_bytes,
 		       uint8_t **ret_request, struct okv_error *err);
-/* Fill the head, publish the state, ring. */
-void oki_record_submit(struct okv_op *op, struct okw_request *head, uint32_t request_bytes,
-		       bool spinning);
+/* Fill the head, publish the state, ring. Returns the record, which op may not have any more. */
+struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head,
+				     uint32_t request_bytes, bool spinning);
 /* Give an unsubmitted record back. */
 void oki_record_abort(struct okv_op *op);
 /* Look at the record and do what its state asks of this side. Takes op->lock. */
 void oki_record_advance(struct okv_op *op);
 /* Wait until the record ended (lookups); 0 or OKV_E_TIMEOUT / OKV_E_SESSION. */
-int oki_record_wait(struct okv_op *op, int timeout_ms);
+int oki_record_wait(struct okv_op *op, struct okw_record *record, int timeout_ms);
 struct okw_record *oki_record_of(const struct okv_op *op);
 void oki_record_ring(struct okv_op *op, struct okw_bell *bell);
 

@@ -66,11 +66,12 @@ static void write_keys(uint8_t *request, const struct okv_lookup_options *o)
 static int ask(struct okv_op *op, struct okw_request *head, uint32_t bytes, int timeout_ms,
 	       struct okv_error *err)
 {
-	oki_record_submit(op, head, bytes, op->engine->options.spin_us > 0);
+	struct okw_record *record =
+		oki_record_submit(op, head, bytes, op->engine->options.spin_us > 0);
 	/* A session lost before this operation was in the table did not see it. */
 	if (atomic_load(&op->engine->state))
 		oki_op_abandon(op, OKV_E_SESSION, "the session is lost");
-	int rc = oki_record_wait(op, timeout_ms);
+	int rc = oki_record_wait(op, record, timeout_ms);
 	if (rc == OKV_E_TIMEOUT) {
 		/* Should the answer still come, its lease is given back. */
 		oki_op_abandon(op, OKV_E_TIMEOUT, "the Manager did not answer in time");

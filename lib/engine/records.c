@@ -66,9 +66,11 @@ unlock:
 	return rc;
 }
 
-void oki_record_submit(struct okv_op *op, struct okw_request *head, uint32_t request_bytes,
-		       bool spinning)
+struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head,
+				     uint32_t request_bytes, bool spinning)
 {
+	/* From Submitted on the answer may free the record at any time: its place is taken now. */
+	uint32_t index = op->record;
 	struct okw_record *r = oki_record_of(op);
 	head->epoch = op->engine->welcome.epoch;
 	head->token = op->engine->welcome.token;
@@ -93,7 +95,8 @@ void oki_record_submit(struct okv_op *op, struct okw_request *head, uint32_t req
 	oki_move(r, &op->tag, OKW_SUBMITTED, OKI_MOVER_ENGINE);
 	oki_stages_mark(&op->stages, OKI_STAGE_DISPATCHED);
 	pthread_mutex_unlock(&op->lock);
-	oki_record_ring(op, &op->engine->channel.control->submit);
+	oki_bell_ring(&op->engine->channel.control->submit, op->engine->channel.manager_bell, index);
+	return r;
 }
 
 /* With op->lock held: the record and its extent are free again. Drops the table's reference. */
@@ -208,9 +211,10 @@ void oki_record_advance(struct okv_op *op)
 		oki_op_put(op);
 }
 
-int oki_record_wait(struct okv_op *op, int timeout_ms)
+/* The record may be another operation's by now; to look at it and to unset its spinning flag (a
+ * bell more for that one) is harmless, and only oki_record_advance() says what became of op. */
+int oki_record_wait(struct okv_op *op, struct okw_record *r, int timeout_ms)
 {
-	struct okw_record *r = oki_record_of(op);
 	uint64_t spin_end = oki_now_ns() + (uint64_t)op->engine->options.spin_us * 1000u;
 	bool done = false;
 	do {

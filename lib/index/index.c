@@ -6,7 +6,11 @@
 #include <sys/random.h>
 #include "base/error.h"
 
-#define FIRST_BUCKETS 1024u
+#define MIN_BUCKETS 1024u
+#define MAX_FIRST_BUCKETS (1u << 20)
+/* The table grows in a thread of liburcu that may lag behind, so it starts out large enough for
+ * blocks of a usual size. */
+#define USUAL_BLOCK_BYTES 65536u
 
 /* liburcu registers a thread once; embedded Managers of one process share its threads. */
 static _Thread_local uint32_t entered;
@@ -63,6 +67,14 @@ static uint64_t share(uint64_t bytes, uint32_t percent)
 	return bytes / 100 * percent + bytes % 100 * percent / 100;
 }
 
+static unsigned long first_buckets(uint64_t bytes)
+{
+	unsigned long buckets = MIN_BUCKETS;
+	while (buckets < MAX_FIRST_BUCKETS && buckets < bytes / USUAL_BLOCK_BYTES)
+		buckets *= 2;
+	return buckets;
+}
+
 int oki_index_create(const struct oki_index_config *config, struct oki_index **ret_index,
 		     struct okv_error *err)
 {
@@ -84,7 +96,8 @@ int oki_index_create(const struct oki_index_config *config, struct oki_index **r
 		rc = oki_fail_os(err, OKV_E_UNSUPPORTED, OKV_STAGE_ARGUMENTS, errno, "getrandom");
 		goto free_index;
 	}
-	index->table = cds_lfht_new(FIRST_BUCKETS, FIRST_BUCKETS, 0,
+	unsigned long buckets = first_buckets(oki_pool_total(config->pool));
+	index->table = cds_lfht_new(buckets, buckets, 0,
 				    CDS_LFHT_AUTO_RESIZE | CDS_LFHT_ACCOUNTING, NULL);
 	if (!index->table) {
 		rc = oki_fail(err, OKV_E_NOMEM, OKV_STAGE_ARGUMENTS, "no memory for the table");

@@ -2,16 +2,17 @@
 #include <orbitkv/manager.h>
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 
 #include "base/error.h"
 #include "base/fd.h"
 #include "wire/bootstrap.h"
 
-static int connect_to(const char *socket_path, int *ret_sock, struct okv_error *err)
+static int take_address(const char *socket_path, struct sockaddr_un *ret_addr,
+			struct okv_error *err)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	int rc = 0;
@@ -24,12 +25,27 @@ static int connect_to(const char *socket_path, int *ret_sock, struct okv_error *
 		rc = OKV_E_LIMIT;
 	if (rc)
 		return oki_fail(err, rc, OKV_STAGE_ARGUMENTS, "the socket path is too long");
-	OKI_FD sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	*ret_addr = addr;
+	return 0;
+}
+
+static int connect_to(const char *socket_path, int timeout_ms, int *ret_sock, struct okv_error *err)
+{
+	struct sockaddr_un addr;
+	int rc = take_address(socket_path, &addr, err);
+	if (rc)
+		return rc;
+	OKI_FD sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (sock < 0)
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "socket");
-	/* A Unix socket connects at once or, with a full backlog, not at all. */
+	/* Bounds connect (while the Manager's backlog is full) and send alike; zero would be
+	 * no bound at all. */
+	const struct timeval wait = {.tv_sec = timeout_ms / 1000,
+				     .tv_usec = timeout_ms % 1000 * 1000 + 1};
+	if (timeout_ms >= 0 && setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait)))
+		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "setsockopt");
 	if (connect(sock, (struct sockaddr *)&addr, sizeof(addr)))
-		return oki_fail_os(err, errno == EAGAIN ? OKV_E_AGAIN : OKV_E_CONNECT,
+		return oki_fail_os(err, errno == EAGAIN ? OKV_E_TIMEOUT : OKV_E_CONNECT,
 				   OKV_STAGE_CONNECT, errno, "no Manager answers at %s",
 				   addr.sun_path);
 	*ret_sock = oki_fd_take(&sock);
@@ -59,11 +75,11 @@ int okv_manager_status_query(const char *socket_path, int timeout_ms,
 			     struct okv_manager_status *ret_status, struct okv_error *err)
 {
 	struct oki_message message;
-	int sock;
+	int sock = -1;
 
 	if (!ret_status)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "nowhere to put the status");
-	int rc = connect_to(socket_path, &sock, err);
+	int rc = connect_to(socket_path, timeout_ms, &sock, err);
 	if (rc)
 		return rc;
 	rc = oki_message_send(sock, OKW_MSG_STATUS, 1, 0, NULL, 0, NULL, 0, err);

@@ -17,12 +17,14 @@
  *
  * Each of these, defined, breaks one rule, and spin must find it:
  *   RELEASE_ON_HANGUP       the socket closed, so the copies stopped
+ *   RELEASE_ON_EXIT         the process is gone, so the copies stopped
  *   RELEASE_ON_TTL          the lease ran out, so the copies stopped
  *   REVOKE_WITHOUT_CAS      look at the state, then store Revoked
  *   SAME_GENERATION         an edge into Free does not raise the generation
  *   BANK_WITHOUT_CONSUMED   the next part goes into the bank without waiting for consumed
  *   TWO_MANAGER_HANDS       dispatcher and retire loop handle one operation at once
  *   UNCOUNTED_PINS          (two records) the first release of a shared block frees it
+ *   NO_QUARANTINE           nobody looks after the owner of a record that went to Unknown
  *   NO_CLOSE_ON_LOSS        an engine waits for parts of a Manager that is gone
  */
 #ifndef RECORDS
@@ -370,18 +372,29 @@ end:		do
 			    hands = true };
 			put_part(r);
 			hands = false
+#ifndef NO_QUARANTINE
 		:: d_step { FREE_HANDS && owner[r] == Held && state[r] == Unknown ->
 			    owner[r] = Quarantined }
+#endif
 #ifdef RELEASE_ON_HANGUP
-		:: d_step { FREE_HANDS && owner[r] == Held && state[r] == Active && lost -> hands = true };
+		:: d_step { FREE_HANDS && owner[r] == Held && state[r] == Active && lost ->
+			    hands = true };
+			release(r);
+			hands = false
+#endif
+#ifdef RELEASE_ON_EXIT
+		:: d_step { FREE_HANDS && owner[r] == Held && state[r] == Active && engine_dead ->
+			    hands = true };
 			release(r);
 			hands = false
 #else
-		:: d_step { FREE_HANDS && owner[r] == Held && state[r] == Active && lost ->
+		/* Hung up, but alive: its copies go on and end in Drained. Gone: nobody will say. */
+		:: d_step { FREE_HANDS && owner[r] == Held && state[r] == Active && engine_dead ->
 			    owner[r] = Quarantined }
 #endif
 #ifdef RELEASE_ON_TTL
-		:: d_step { FREE_HANDS && owner[r] == Held && state[r] == Active && expired -> hands = true };
+		:: d_step { FREE_HANDS && owner[r] == Held && state[r] == Active && expired ->
+			    hands = true };
 			release(r);
 			hands = false
 #endif

@@ -76,7 +76,7 @@ check holds "grant: every operation ends" grant.pml \
 	"-DGENERATIONS=1" "$liveness $fast" "-a -f -N answered"
 check holds "grant: every owner is released or quarantined" grant.pml \
 	"-DGENERATIONS=1" "$liveness $fast" "-a -f -N resolved"
-for rule in RELEASE_ON_HANGUP RELEASE_ON_TTL REVOKE_WITHOUT_CAS SAME_GENERATION \
+for rule in RELEASE_ON_HANGUP RELEASE_ON_EXIT RELEASE_ON_TTL REVOKE_WITHOUT_CAS SAME_GENERATION \
 	BANK_WITHOUT_CONSUMED TWO_MANAGER_HANDS; do
 	check broken "grant: $rule is caught" grant.pml "-D$rule" "$safety" ""
 done
@@ -84,6 +84,8 @@ check broken "grant: UNCOUNTED_PINS is caught" grant.pml \
 	"-DUNCOUNTED_PINS -DRECORDS=2 -DGENERATIONS=1" "$safety" ""
 check broken "grant: NO_CLOSE_ON_LOSS is caught" grant.pml \
 	"-DNO_CLOSE_ON_LOSS -DGENERATIONS=1" "$liveness" "-a -f -N answered"
+check broken "grant: NO_QUARANTINE is caught" grant.pml \
+	"-DNO_QUARANTINE -DGENERATIONS=1" "$liveness" "-a -f -N resolved"
 
 check holds "doorbell: no lost wakeup" doorbell.pml "" "-DSAFETY" ""
 for rule in NO_RECHECK WEAK_RINGER WEAK_SLEEPER BIT_FIRST; do

@@ -3,6 +3,7 @@
 #define FAKE_ENGINE_H
 
 #include <check.h>
+#include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -91,6 +92,25 @@ static inline void fixture_wait(struct fixture *f, size_t offset, uint64_t value
 }
 #define WAIT_STATUS(f, field, value) \
 	fixture_wait(f, offsetof(struct okv_manager_status, field), value)
+
+static inline uint32_t count_fds(void)
+{
+	uint32_t n = 0;
+	DIR *dir = opendir("/proc/self/fd");
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+/* Loops let go of a session a moment after it is out of the table. */
+static inline void wait_fds(uint32_t most)
+{
+	uint64_t deadline = oki_deadline_ns(PATIENCE_MS);
+	while (count_fds() > most && oki_now_ns() < deadline)
+		sched_yield();
+	ck_assert_uint_le(count_fds(), most);
+}
 
 /* ---- an engine ---- */
 
