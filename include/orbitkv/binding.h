@@ -56,6 +56,9 @@ struct okv_identity_field {
 /**
  * The cache identity. Every field is tagged and length-prefixed before it is compared, so that
  * salt "X" and adapter "X" differ. NULL means absent, which differs from "".
+ * Limits: a string has up to 4,096 bytes, there are up to 256 extra fields, block_tokens is at most
+ * UINT32_MAX / OKV_MAX_BLOCKS, a block of one group on one rank is smaller than 4 GiB, and identity
+ * and schema together fit one message of 128 KiB.
  */
 struct okv_namespace_options {
 	uint32_t size;

@@ -31,8 +31,9 @@ struct okv_engine_options {
 OKV_EXPORT void okv_engine_options_init(struct okv_engine_options *opts);
 
 /**
- * Connect to a Manager, or start one inside. Leaves no signal handler; starts one thread that
- * sleeps while nothing is going on. opts may be NULL for the defaults.
+ * Connect to a Manager, or start one inside. Leaves no signal handler. Starts one thread (with an
+ * embedded Manager, its threads too); all sleep while nothing is going on. opts may be NULL for
+ * the defaults.
  *
  * Owns     returns owned; okv_engine_close().
  * Errors   OKV_E_CONNECT, OKV_E_VERSION, OKV_E_PERM, OKV_E_AGAIN (too many sessions).

@@ -130,7 +130,10 @@ struct okv_op_result {
  * timeout_ms < 0 waits without limit; 0 asks.   Threads any.
  */
 OKV_EXPORT int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeout_ms);
-/** Wait until this layer's bytes are in place, for callers on the CPU. */
+/**
+ * Wait until this layer's bytes are in place, for callers on the CPU. On a CUDA binding this is
+ * the end of the whole operation: there, consumers wait on layer events on the GPU.
+ */
 OKV_EXPORT int okv_op_wait_layer(struct okv_op *op, uint32_t layer, int timeout_ms);
 /** OKV_E_AGAIN while running; else the final status. ret_result may be NULL. */
 OKV_EXPORT int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result);

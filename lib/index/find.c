@@ -184,8 +184,7 @@ static int pin(struct pinning *p, struct oki_session *session, struct okw_lookup
 	return 0;
 }
 
-static int lookup_locked(struct pinning *p, struct okw_lookup_reply *reply,
-			 struct okv_error *err)
+static int lookup_locked(struct pinning *p, struct okw_lookup_reply *reply, struct okv_error *err)
 {
 	struct oki_index *index = p->index;
 	struct oki_session *session = oki_session_get(index, p->ask->session);

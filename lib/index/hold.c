@@ -229,16 +229,15 @@ static void free_allocations(struct oki_index *index, struct oki_hold *hold)
 			      (struct oki_allocation *)(uintptr_t)hold->items[i].allocation);
 }
 
-void oki_hold_release(struct oki_index *index, struct oki_hold *hold,
-		      const struct oki_proof *proof)
+void oki_hold_release(struct oki_index *index, struct oki_hold *hold, const struct oki_proof *proof)
 {
 	enum oki_proof_kind kind = oki_proof_kind(proof);
 	if (kind == OKI_PROOF_NONE) {
 		oki_hold_quarantine(index, hold);
 		return;
 	}
-	bool copied = kind == OKI_PROOF_DRAINED && oki_proof_engine_status(proof) == 0 &&
-		      !hold->spoiled;
+	bool copied =
+		kind == OKI_PROOF_DRAINED && oki_proof_engine_status(proof) == 0 && !hold->spoiled;
 
 	oki_index_lock(index);
 	if (!hold->publish) {
@@ -287,7 +286,7 @@ void oki_holds_fini(struct oki_index *index)
 {
 	struct oki_hold *hold, *next;
 
-	cds_list_for_each_entry_safe(hold, next, &index->quarantine, link) {
+	cds_list_for_each_entry_safe (hold, next, &index->quarantine, link) {
 		if (hold->publish)
 			free_allocations(index, hold);
 		free(hold);

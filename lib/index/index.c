@@ -7,7 +7,7 @@
 #include "base/error.h"
 
 #define MIN_BUCKETS 1024u
-#define MAX_FIRST_BUCKETS (1u << 20)
+#define MAX_FIRST_BUCKETS (1u << 22)
 /* The table grows in a thread of liburcu that may lag behind, so it starts out large enough for
  * blocks of a usual size. */
 #define USUAL_BLOCK_BYTES 65536u
@@ -97,8 +97,8 @@ int oki_index_create(const struct oki_index_config *config, struct oki_index **r
 		goto free_index;
 	}
 	unsigned long buckets = first_buckets(oki_pool_total(config->pool));
-	index->table = cds_lfht_new(buckets, buckets, 0,
-				    CDS_LFHT_AUTO_RESIZE | CDS_LFHT_ACCOUNTING, NULL);
+	index->table =
+		cds_lfht_new(buckets, buckets, 0, CDS_LFHT_AUTO_RESIZE | CDS_LFHT_ACCOUNTING, NULL);
 	if (!index->table) {
 		rc = oki_fail(err, OKV_E_NOMEM, OKV_STAGE_ARGUMENTS, "no memory for the table");
 		goto free_index;
@@ -124,7 +124,7 @@ static void drop_blocks(struct oki_index *index)
 	struct cds_lfht_iter iter;
 	struct oki_block *block;
 
-	cds_lfht_for_each_entry(index->table, &iter, block, node) {
+	cds_lfht_for_each_entry (index->table, &iter, block, node) {
 		oki_block_drop(index, block);
 	}
 }

@@ -19,9 +19,9 @@ struct oki_index;
 struct oki_hold; /* memory a grant names: sources of a restore or destinations of a publish */
 
 struct oki_index_config {
-	struct oki_pool *pool;	   /* borrowed */
-	uint32_t reserve_percent;  /* of the pool, for all leases together */
-	uint32_t session_percent;  /* for the leases one session looked up */
+	struct oki_pool *pool;	  /* borrowed */
+	uint32_t reserve_percent; /* of the pool, for all leases together */
+	uint32_t session_percent; /* for the leases one session looked up */
 	uint64_t lease_ttl_ns;
 	const struct oki_log *log;
 };

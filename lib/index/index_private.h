@@ -214,11 +214,11 @@ int oki_keys_check(const struct oki_namespace *ns, const struct oki_index_keys *
 /* ---- table.c: call under rcu_read_lock() ---- */
 
 uint64_t oki_key_hash(const struct oki_index *index, const struct oki_key *key);
-struct oki_block *oki_table_find(struct oki_index *index, const struct oki_key *key);
+struct oki_block *oki_table_find(struct oki_index *index, uint64_t hash, const struct oki_key *key);
 /* NULL: the parent is not cached (or was never named). */
 struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_block *block);
 /* A block without slots, in the table, not listed. NULL: no memory. */
-struct oki_block *oki_table_add(struct oki_index *index, const struct oki_key *key,
+struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const struct oki_key *key,
 				uint32_t slot_count);
 /* Out of the table; freed once no reader can see it. */
 void oki_table_remove(struct oki_index *index, struct oki_block *block);
@@ -290,8 +290,8 @@ bool oki_pins_reserve(struct oki_index *index, uint64_t count);
 void oki_pins_fini(struct oki_index *index);
 void oki_pin_block(struct oki_index *index, struct oki_block *block, struct oki_account *account,
 		   uint64_t bytes);
-void oki_unpin_block(struct oki_index *index, struct oki_block *block,
-		     struct oki_account *account, uint64_t bytes);
+void oki_unpin_block(struct oki_index *index, struct oki_block *block, struct oki_account *account,
+		     uint64_t bytes);
 bool oki_pinned_by(struct oki_block *block, const struct oki_account *account);
 
 /* ---- lease.c ---- */

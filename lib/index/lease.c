@@ -48,7 +48,7 @@ static struct cds_list_head *bucket(struct oki_index *index, const uint8_t id[16
 static struct oki_lease *find(struct oki_index *index, const uint8_t id[16])
 {
 	struct oki_lease *lease;
-	cds_list_for_each_entry(lease, bucket(index, id), bucket) {
+	cds_list_for_each_entry (lease, bucket(index, id), bucket) {
 		if (memcmp(lease->id, id, sizeof(lease->id)) == 0)
 			return lease;
 	}
@@ -114,8 +114,8 @@ uint32_t oki_lease_start(struct oki_index *index, struct oki_lease *lease,
 	for (uint32_t i = 0; i < lease->group_count; i++) {
 		uint64_t bytes = group_bytes(index, lease, i);
 		for (uint32_t b = 0; b < lease->groups[i].count; b++)
-			oki_pin_block(index, lease->blocks[lease->groups[i].at + b],
-				      lease->account, bytes);
+			oki_pin_block(index, lease->blocks[lease->groups[i].at + b], lease->account,
+				      bytes);
 	}
 	CDS_INIT_LIST_HEAD(&lease->knowers);
 	CDS_INIT_LIST_HEAD(&lease->expiry);
@@ -150,7 +150,7 @@ void oki_lease_end(struct oki_index *index, struct oki_lease *lease)
 {
 	struct oki_lease_slot *slot, *next;
 
-	cds_list_for_each_entry_safe(slot, next, &lease->knowers, link) {
+	cds_list_for_each_entry_safe (slot, next, &lease->knowers, link) {
 		cds_list_del(&slot->link);
 		slot->lease = NULL;
 	}

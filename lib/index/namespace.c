@@ -65,8 +65,7 @@ free_both:
 	return rc;
 }
 
-static uint32_t find(struct oki_index *index, const uint8_t *canonical, size_t size,
-		     uint64_t hash)
+static uint32_t find(struct oki_index *index, const uint8_t *canonical, size_t size, uint64_t hash)
 {
 	for (uint32_t id = 1; id <= index->namespace_count; id++) {
 		const struct oki_namespace *ns = oki_namespace_get(index, id);
@@ -99,8 +98,8 @@ int oki_index_namespace(struct oki_index *index, const uint8_t *canonical, size_
 	pthread_mutex_unlock(&index->mutex);
 	destroy(ns);
 	if (!id)
-		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_REGISTER,
-				"all %u namespaces are taken", OKI_MAX_NAMESPACES);
+		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_REGISTER, "all %u namespaces are taken",
+				OKI_MAX_NAMESPACES);
 	*ret_id = id;
 	return 0;
 }

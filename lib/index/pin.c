@@ -59,8 +59,8 @@ void oki_pin_block(struct oki_index *index, struct oki_block *block, struct oki_
 	account->bytes += bytes;
 }
 
-void oki_unpin_block(struct oki_index *index, struct oki_block *block,
-		     struct oki_account *account, uint64_t bytes)
+void oki_unpin_block(struct oki_index *index, struct oki_block *block, struct oki_account *account,
+		     uint64_t bytes)
 {
 	struct oki_pin **at = pin_of(block, account);
 	struct oki_pin *pin = *at;

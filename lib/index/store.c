@@ -20,19 +20,22 @@ struct storing {
 	struct oki_publish_counts counts;
 };
 
-static int name_key(struct storing *s, uint32_t i, uint32_t ordinal, uint64_t parent,
+/* *hash: of the key before this one; then of this one. */
+static int name_key(struct storing *s, uint32_t i, uint32_t ordinal, uint64_t *hash,
 		    struct okv_error *err)
 {
 	const struct oki_index_keys *keys = &s->ask->groups[i].keys;
 	struct oki_key key = {s->ask->namespace_id, keys->group, keys->key_bytes,
 			      keys->keys + (size_t)ordinal * keys->key_bytes};
-	struct oki_block *block = oki_table_find(s->index, &key);
+	uint64_t parent = *hash;
+	*hash = oki_key_hash(s->index, &key);
+	struct oki_block *block = oki_table_find(s->index, *hash, &key);
 
 	if (block && block->named)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
 				"key %u of group %u is named twice", ordinal, keys->group);
 	if (!block)
-		block = oki_table_add(s->index, &key, s->ns->schema.rank_slots);
+		block = oki_table_add(s->index, *hash, &key, s->ns->schema.rank_slots);
 	if (!block)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_PREPARE, "no memory for a block");
 
@@ -59,11 +62,9 @@ static int name_keys(struct storing *s, struct okv_error *err)
 					 group->keys.key_bytes, group->parent};
 		uint64_t hash = group->parent ? oki_key_hash(s->index, &parent) : 0;
 		for (uint32_t k = 0; k < group->keys.count; k++) {
-			int rc = name_key(s, i, k, hash, err);
+			int rc = name_key(s, i, k, &hash, err);
 			if (rc < 0)
 				return rc;
-			parent.data = group->keys.keys + (size_t)k * group->keys.key_bytes;
-			hash = oki_key_hash(s->index, &parent);
 		}
 	}
 	return 0;
@@ -153,12 +154,13 @@ static int store(struct storing *s, struct okv_error *err)
 	}
 	s->counts.not_stored = s->missing - s->hold->count;
 	if (s->missing && s->hold->count == 0) {
-		rc = oki_fail(err, OKV_E_NOSPACE, OKV_STAGE_PREPARE,
-			      "no room for any of %llu blocks: %llu of %llu bytes used, %llu pinned",
-			      (unsigned long long)s->missing,
-			      (unsigned long long)oki_pool_used(s->index->pool),
-			      (unsigned long long)oki_pool_total(s->index->pool),
-			      (unsigned long long)s->index->pinned_bytes);
+		rc = oki_fail(
+			err, OKV_E_NOSPACE, OKV_STAGE_PREPARE,
+			"no room for any of %llu blocks: %llu of %llu bytes used, %llu pinned",
+			(unsigned long long)s->missing,
+			(unsigned long long)oki_pool_used(s->index->pool),
+			(unsigned long long)oki_pool_total(s->index->pool),
+			(unsigned long long)s->index->pinned_bytes);
 		free(s->hold);
 		s->hold = NULL;
 	} else {

@@ -54,9 +54,9 @@ static struct oki_block *find(struct oki_index *index, uint64_t hash, cds_lfht_m
 	return node ? caa_container_of(node, struct oki_block, node) : NULL;
 }
 
-struct oki_block *oki_table_find(struct oki_index *index, const struct oki_key *key)
+struct oki_block *oki_table_find(struct oki_index *index, uint64_t hash, const struct oki_key *key)
 {
-	return find(index, oki_key_hash(index, key), key_matches, key);
+	return find(index, hash, key_matches, key);
 }
 
 struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_block *block)
@@ -64,7 +64,7 @@ struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_blo
 	return block->parent ? find(index, block->parent, sequence_matches, block) : NULL;
 }
 
-struct oki_block *oki_table_add(struct oki_index *index, const struct oki_key *key,
+struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const struct oki_key *key,
 				uint32_t slot_count)
 {
 	struct oki_block *block = calloc(1, OKI_BLOCK_BYTES(slot_count));
@@ -76,7 +76,7 @@ struct oki_block *oki_table_add(struct oki_index *index, const struct oki_key *k
 	block->slot_count = (uint8_t)slot_count;
 	memcpy(block->key, key->data, key->bytes);
 	OKI_ORDER_RELEASE(&block->node);
-	cds_lfht_add(index->table, oki_key_hash(index, key), &block->node);
+	cds_lfht_add(index->table, hash, &block->node);
 	index->blocks++;
 	index->blocks_partial++;
 	return block;

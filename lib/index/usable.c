@@ -43,7 +43,7 @@ static void probe_group(struct oki_index *index, uint32_t namespace_id,
 	for (uint32_t i = 0; i < count; i++) {
 		struct oki_key key = {namespace_id, keys->group, keys->key_bytes,
 				      keys->keys + (size_t)i * keys->key_bytes};
-		struct oki_block *block = oki_table_find(index, &key);
+		struct oki_block *block = oki_table_find(index, oki_key_hash(index, &key), &key);
 		bool there = block && oki_block_usable(block);
 		if (!there && group->need == UINT32_MAX) {
 			group->count = i;
@@ -78,8 +78,8 @@ void oki_usable_probe(struct oki_index *index, const struct oki_namespace *ns,
 			if ((group->need == UINT32_MAX) != full)
 				continue;
 			probe_group(index, ask->namespace_id, &ask->groups[i],
-				    usable->limit / group->block_tokens,
-				    blocks ? blocks[i] : NULL, group);
+				    usable->limit / group->block_tokens, blocks ? blocks[i] : NULL,
+				    group);
 			uint64_t tokens = (uint64_t)group->count * group->block_tokens;
 			if (tokens < usable->limit)
 				usable->limit = tokens;

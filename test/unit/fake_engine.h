@@ -21,7 +21,9 @@
 #include "wire/channel.h"
 #include "wire/wire.h"
 
+#ifndef PATIENCE_MS
 #define PATIENCE_MS 30000
+#endif
 #define BLOCK_BYTES 256u /* of every schema here: one layer, one segment */
 
 /* ---- a Manager and its control thread ---- */

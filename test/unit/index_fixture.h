@@ -193,8 +193,8 @@ static UNUSED_OK int begin(struct bed *bed, uint32_t rank, uint32_t group, uint3
 }
 
 /* Publish and seal blocks [first, first + count); returns how many were stored. */
-static UNUSED_OK uint64_t put_in(struct bed *bed, uint32_t rank, uint32_t group,
-				 uint32_t sequence, uint32_t first, uint32_t count)
+static UNUSED_OK uint64_t put_in(struct bed *bed, uint32_t rank, uint32_t group, uint32_t sequence,
+				 uint32_t first, uint32_t count)
 {
 	struct oki_publish_counts counts;
 	struct oki_hold *hold;
@@ -250,8 +250,8 @@ static UNUSED_OK uint32_t peek(struct bed *bed, uint32_t sequence, uint32_t coun
 }
 
 /* A lease on `count` blocks, all of which must be there. */
-static UNUSED_OK struct okw_lookup_reply lease(struct bed *bed, uint32_t session,
-					       uint32_t sequence, uint32_t count)
+static UNUSED_OK struct okw_lookup_reply lease(struct bed *bed, uint32_t session, uint32_t sequence,
+					       uint32_t count)
 {
 	struct okw_lookup_reply reply;
 	ck_assert_int_eq(find(bed, session, sequence, count, &reply), 0);
@@ -269,9 +269,8 @@ static UNUSED_OK void touch(struct bed *bed, uint32_t sequence, uint32_t count)
 
 /* ---- restore ---- */
 
-static UNUSED_OK int restore(struct bed *bed, uint32_t session,
-			     const struct okw_lookup_reply *from, uint32_t first, uint32_t count,
-			     bool keep, struct oki_hold **ret_hold)
+static UNUSED_OK int restore(struct bed *bed, uint32_t session, const struct okw_lookup_reply *from,
+			     uint32_t first, uint32_t count, bool keep, struct oki_hold **ret_hold)
 {
 	struct oki_index_range range = {0, first, count};
 	struct oki_index_restore ask = {

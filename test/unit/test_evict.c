@@ -172,12 +172,9 @@ START_TEST(parents_in_a_circle_end)
 			.keys = {0, 1, KEY_BYTES, keys_of(1, i, 1)},
 			.parent = keys_of(1, 1 - i, 1),
 		};
-		struct oki_index_publish ask = {.namespace_id = bed.ns,
-						.node = -1,
-						.group_count = 1,
-						.groups = &keys};
-		ck_assert_int_eq(
-			oki_index_publish_begin(bed.index, &ask, &hold, &counts, NULL), 0);
+		struct oki_index_publish ask = {
+			.namespace_id = bed.ns, .node = -1, .group_count = 1, .groups = &keys};
+		ck_assert_int_eq(oki_index_publish_begin(bed.index, &ask, &hold, &counts, NULL), 0);
 		seal(&bed, hold);
 	}
 	ck_assert_uint_eq(put(&bed, 2, 0, 4), 4);

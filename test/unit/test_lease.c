@@ -172,9 +172,8 @@ START_TEST(a_restore_of_nothing_is_legal)
 	ck_assert_int_eq(restore(&bed, 0, &from, 2, 0, true, &hold), 0);
 	ck_assert_uint_eq(hold_count(hold), 0);
 	seal(&bed, hold);
-	struct oki_index_restore ask = {.namespace_id = bed.ns,
-					.lease_slot = from.lease_slot,
-					.now_ns = bed.now};
+	struct oki_index_restore ask = {
+		.namespace_id = bed.ns, .lease_slot = from.lease_slot, .now_ns = bed.now};
 	memcpy(ask.lease_id, from.lease_id, 16);
 	ck_assert_int_eq(oki_index_restore_begin(bed.index, &ask, &hold, NULL), 0);
 	ck_assert_uint_eq(hold_count(hold), 0);

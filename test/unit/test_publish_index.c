@@ -407,10 +407,8 @@ START_TEST(bad_configurations_are_refused)
 	const struct oki_index_config bad[] = {
 		{.pool = bed.pool, .session_percent = 1, .lease_ttl_ns = 1},
 		{.pool = bed.pool, .reserve_percent = 1, .lease_ttl_ns = 1},
-		{.pool = bed.pool, .reserve_percent = 101, .session_percent = 1,
-		 .lease_ttl_ns = 1},
-		{.pool = bed.pool, .reserve_percent = 1, .session_percent = 101,
-		 .lease_ttl_ns = 1},
+		{.pool = bed.pool, .reserve_percent = 101, .session_percent = 1, .lease_ttl_ns = 1},
+		{.pool = bed.pool, .reserve_percent = 1, .session_percent = 101, .lease_ttl_ns = 1},
 		{.pool = bed.pool, .reserve_percent = 1, .session_percent = 1},
 	};
 	for (uint32_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

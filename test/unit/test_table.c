@@ -83,14 +83,13 @@ START_TEST(namespaces_run_out)
 	bed_init(&bed, 4);
 	for (uint32_t i = 2; i <= 1024; i++) {
 		snprintf(model, sizeof(model), "m%u", i);
-		ck_assert_int_eq(bed_try_namespace(&bed, model, NULL, NULL, 0, one_full,
-						   BLOCK_BYTES, &id),
-				 0);
+		ck_assert_int_eq(
+			bed_try_namespace(&bed, model, NULL, NULL, 0, one_full, BLOCK_BYTES, &id),
+			0);
 		ck_assert_uint_eq(id, i);
 	}
-	ck_assert_int_eq(
-		bed_try_namespace(&bed, "more", NULL, NULL, 0, one_full, BLOCK_BYTES, &id),
-		OKV_E_LIMIT);
+	ck_assert_int_eq(bed_try_namespace(&bed, "more", NULL, NULL, 0, one_full, BLOCK_BYTES, &id),
+			 OKV_E_LIMIT);
 	ck_assert_uint_eq(bed_namespace(&bed, "m3", NULL, NULL, 0, one_full, BLOCK_BYTES), 3);
 	bed_fini(&bed);
 }
@@ -318,12 +317,9 @@ END_TEST
 
 START_TEST(block_sizes_without_a_common_prefix_are_a_miss)
 {
-	static const struct bed_group odd[] = {{OKV_GROUP_FULL, 65537, 0},
-					       {OKV_GROUP_FULL, 65539, 0},
-					       {OKV_GROUP_FULL, 65543, 0},
-					       {OKV_GROUP_FULL, 65551, 0},
-					       {OKV_GROUP_FULL, 65557, 0},
-					       {0, 0, 0}};
+	static const struct bed_group odd[] = {
+		{OKV_GROUP_FULL, 65537, 0}, {OKV_GROUP_FULL, 65539, 0}, {OKV_GROUP_FULL, 65543, 0},
+		{OKV_GROUP_FULL, 65551, 0}, {OKV_GROUP_FULL, 65557, 0}, {0, 0, 0}};
 	struct bed bed;
 	struct oki_index_keys keys[5];
 	bed_make(&bed, 16 * BLOCK_BYTES, 1, 100, 100, odd);
@@ -348,12 +344,15 @@ END_TEST
 
 START_TEST(the_largest_request_is_answered)
 {
-	const struct bed_group all[] = {
-		{OKV_GROUP_FULL, 16, 0},	 {OKV_GROUP_FULL, 16, 0},
-		{OKV_GROUP_WINDOW, 16, 1u << 20}, {OKV_GROUP_WINDOW, 16, 1u << 15},
-		{OKV_GROUP_WINDOW, 16, 1},	 {OKV_GROUP_STATE, 16, 0},
-		{OKV_GROUP_STATE, 16, 0},	 {OKV_GROUP_STATE, 16, 0},
-		{0, 0, 0}};
+	const struct bed_group all[] = {{OKV_GROUP_FULL, 16, 0},
+					{OKV_GROUP_FULL, 16, 0},
+					{OKV_GROUP_WINDOW, 16, 1u << 20},
+					{OKV_GROUP_WINDOW, 16, 1u << 15},
+					{OKV_GROUP_WINDOW, 16, 1},
+					{OKV_GROUP_STATE, 16, 0},
+					{OKV_GROUP_STATE, 16, 0},
+					{OKV_GROUP_STATE, 16, 0},
+					{0, 0, 0}};
 	const uint32_t expected[] = {4096, 4096, 4096, 2048, 1, 1, 1, 1};
 	struct bed bed;
 	struct oki_index_keys keys[OKW_MAX_GROUPS];
