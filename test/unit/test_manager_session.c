@@ -288,6 +288,29 @@ START_TEST(a_record_that_lies_about_draining_is_quarantined)
 }
 END_TEST
 
+/* R6: every offered part drained is not every part. */
+START_TEST(a_publish_is_not_sealed_with_parts_still_to_come)
+{
+	struct okv_manager_options opts;
+	uint32_t part;
+	fixture_options(&opts);
+	opts.part_bytes = sizeof(struct okw_plan_head) + sizeof(struct okw_plan_entry);
+	fixture_start(&f, &opts);
+	fake_open(&e, &f);
+	send_publish(&e, 3, 1, 4);
+	wait_one(&e, 3, OKW_GRANTED);
+	claim(&e, 3);
+	while (oki_parts_claim(rec(&e, 3), &part))
+		;
+	ck_assert_uint_eq(part, 1);
+	drain(&e, 3, 0);
+	expect_hangup(&e);
+	WAIT_STATUS(&f, ops_quarantined, 1);
+	ck_assert_uint_eq(fixture_status(&f).blocks, 0);
+	teardown();
+}
+END_TEST
+
 START_TEST(a_granted_record_freed_by_force_is_quarantined)
 {
 	struct fake bad;
@@ -446,6 +469,7 @@ static Suite *suite(void)
 	ADD(t, one_session_too_many_is_told_to_come_back);
 	tcase_add_loop_test(t, a_request_that_does_not_hold_costs_that_session_only, 0, SPOILS);
 	ADD(t, a_record_that_lies_about_draining_is_quarantined);
+	ADD(t, a_publish_is_not_sealed_with_parts_still_to_come);
 	ADD(t, a_granted_record_freed_by_force_is_quarantined);
 	ADD(t, an_unknown_end_is_quarantined_and_the_session_goes_on);
 	ADD(t, a_hangup_takes_unclaimed_grants_back);
