@@ -37,9 +37,9 @@ static int claim_locked(struct okv_op *op, bool *ret_empty)
 	if (OKI_TAG_STATE(tag) != OKW_GRANTED)
 		return 0;
 	oki_stages_mark(&op->stages, OKI_STAGE_DEQUEUED);
-	/* The reply is stable from Granted until this side frees the record. */
+	/* Stable from Granted on, but for the places of the parts. */
 	memcpy(&op->reply.transfer, op->engine->channel.requests + op->reply_offset,
-	       sizeof(op->reply.transfer));
+	       offsetof(struct okw_transfer_reply, part));
 	op->tag = tag;
 	if (!oki_move(r, &op->tag, OKW_ACTIVE, OKI_MOVER_ENGINE))
 		return 0; /* revoked in between: its bell is on the way */
@@ -74,9 +74,11 @@ static int copy_part(struct okv_op *op, uint32_t index, uint8_t **ret_part, uint
 		     struct okv_error *err)
 {
 	struct okw_control *c = op->engine->channel.control;
-	struct okw_transfer_reply reply;
-	memcpy(&reply, op->engine->channel.requests + op->reply_offset, sizeof(reply));
-	uint32_t offset = reply.part[index & 1].offset, bytes = reply.part[index & 1].bytes;
+	const struct okw_transfer_reply *reply =
+		(const void *)(op->engine->channel.requests + op->reply_offset);
+	/* Only this part's place: the Manager may be writing the other one. */
+	uint32_t offset = reply->part[index & 1].offset, bytes = reply->part[index & 1].bytes;
+	__asm__ volatile("" ::: "memory");
 	if (bytes > OKW_PART_MAX_BYTES || bytes < sizeof(struct okw_plan_head) ||
 	    offset > OKW_PLAN_BANK_BYTES - bytes)
 		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,

@@ -40,28 +40,43 @@ static uint8_t *entry_address(struct okv_op *op, const struct okw_plan_entry *e)
 	return arena->shm.base + e->offset;
 }
 
+/* How many entries each group has; every one proven. */
 static int count_entries(struct okv_op *op, const struct okw_plan_entry *entries, uint32_t count,
 			 struct oki_part *part, struct okv_error *err)
 {
 	for (uint32_t i = 0; i < count; i++) {
-		if (!entry_address(op, &entries[i]))
-			return oki_fail(
-				err, OKV_E_PLAN, OKV_STAGE_CLAIM,
-				"entry %u: arena %u, offset %llu, %u bytes, block %u of group "
-				"%u is not what was asked for",
-				i, entries[i].arena, (unsigned long long)entries[i].offset,
-				entries[i].bytes, entries[i].ordinal, entries[i].request_group);
-		part->groups[entries[i].request_group].count++;
-	}
-	for (uint32_t g = 0; g < op->transfer.group_count; g++) {
-		if (!part->groups[g].count)
-			continue;
-		part->groups[g].pairs = malloc(part->groups[g].count * sizeof(struct oki_pair));
-		if (!part->groups[g].pairs)
-			return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CLAIM, "no memory for a plan");
-		part->groups[g].count = 0;
+		const struct okw_plan_entry *e = &entries[i];
+		if (!entry_address(op, e))
+			return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
+					"entry %u: arena %u, offset %llu, %u bytes, block %u of "
+					"group %u is not what was asked for",
+					i, e->arena, (unsigned long long)e->offset, e->bytes,
+					e->ordinal, e->request_group);
+		uint32_t *next = &op->next_ordinal[e->request_group];
+		/* Ascending over all parts: no page of the operation is written twice. */
+		if (e->ordinal < *next)
+			return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
+					"block %u of group %u is named twice or out of order",
+					e->ordinal, e->request_group);
+		*next = e->ordinal + 1;
+		part->groups[e->request_group].count++;
 	}
 	return 0;
+}
+
+static void fill_pairs(struct okv_op *op, const struct okw_plan_entry *entries, uint32_t count,
+		       struct oki_part *part)
+{
+	struct oki_pair *at[OKV_MAX_GROUPS], *pairs = part->pairs;
+	for (uint32_t g = 0; g < OKV_MAX_GROUPS; g++) {
+		at[g] = part->groups[g].pairs = pairs;
+		pairs += part->groups[g].count;
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		const struct okw_plan_entry *e = &entries[i];
+		*at[e->request_group]++ = (struct oki_pair){
+			.host = entry_address(op, e), .region = e->arena, .ordinal = e->ordinal};
+	}
 }
 
 int oki_plan_check(struct okv_op *op, const uint8_t *bytes, uint32_t size, uint32_t index,
@@ -76,25 +91,12 @@ int oki_plan_check(struct okv_op *op, const uint8_t *bytes, uint32_t size, uint3
 		(const struct okw_plan_entry *)(const void *)(bytes + sizeof(head));
 	struct oki_part part = {.groups_done = head.groups_done};
 	rc = count_entries(op, entries, head.entry_count, &part, err);
-	for (uint32_t i = 0; !rc && i < head.entry_count; i++) {
-		const struct okw_plan_entry *e = &entries[i];
-		uint32_t *next = &op->next_ordinal[e->request_group];
-		/* Ascending over all parts: no page of the operation is written twice. */
-		if (e->ordinal < *next) {
-			rc = oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
-				      "block %u of group %u is named twice or out of order",
-				      e->ordinal, e->request_group);
-			break;
-		}
-		*next = e->ordinal + 1;
-		struct oki_part_group *pg = &part.groups[e->request_group];
-		pg->pairs[pg->count++] = (struct oki_pair){
-			.host = entry_address(op, e), .region = e->arena, .ordinal = e->ordinal};
-	}
-	if (rc) {
-		oki_part_fini(&part);
+	if (rc)
 		return rc;
-	}
+	part.pairs = malloc((head.entry_count + 1) * sizeof(*part.pairs));
+	if (!part.pairs)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CLAIM, "no memory for a plan");
+	fill_pairs(op, entries, head.entry_count, &part);
 	*ret_part = part;
 	return 0;
 }

@@ -95,7 +95,8 @@ struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head
 	oki_move(r, &op->tag, OKW_SUBMITTED, OKI_MOVER_ENGINE);
 	oki_stages_mark(&op->stages, OKI_STAGE_DISPATCHED);
 	pthread_mutex_unlock(&op->lock);
-	oki_bell_ring(&op->engine->channel.control->submit, op->engine->channel.manager_bell, index);
+	oki_bell_ring(&op->engine->channel.control->submit, op->engine->channel.manager_bell,
+		      index);
 	return r;
 }
 

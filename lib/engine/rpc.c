@@ -98,7 +98,7 @@ static int call(struct okv_engine *engine, uint32_t kind, uint32_t reply_kind, c
 int oki_rpc(struct okv_engine *engine, uint32_t kind, const void *body, uint32_t bytes,
 	    void *ret_reply, uint32_t reply_bytes, int *ret_fd, struct okv_error *err)
 {
-	struct oki_message m;
+	struct oki_message m = {0};
 	uint32_t fds = ret_fd ? 1 : 0;
 	pthread_mutex_lock(&engine->rpc_lock);
 	int rc = call(engine, kind, kind, body, bytes, &m, err);
@@ -125,7 +125,7 @@ int oki_rpc_hello(struct okv_engine *engine, struct okv_error *err)
 	uint32_t flags =
 		engine->options.flags & OKV_ENGINE_RESTORE_ONLY ? OKW_HELLO_RESTORE_ONLY : 0;
 	oki_hello_init(&hello, program_invocation_short_name, flags);
-	struct oki_message m;
+	struct oki_message m = {0};
 	pthread_mutex_lock(&engine->rpc_lock);
 	int rc = call(engine, OKW_MSG_HELLO, OKW_MSG_WELCOME, &hello, sizeof(hello), &m, err);
 	pthread_mutex_unlock(&engine->rpc_lock);

@@ -7,8 +7,7 @@
 
 void oki_part_fini(struct oki_part *part)
 {
-	for (uint32_t g = 0; g < OKV_MAX_GROUPS; g++)
-		free(part->groups[g].pairs);
+	free(part->pairs);
 	*part = (struct oki_part){0};
 }
 

@@ -28,7 +28,7 @@ static int record_layer(struct oki_worker *w, struct oki_transfer *t, uint32_t l
 
 /* Runs stay until the transfer ends: the device reads them while it copies. */
 static int compile_group(struct oki_worker *w, struct oki_transfer *t, uint32_t g,
-			 struct oki_part_group *pg, struct oki_runs **ret_runs,
+			 struct oki_part_group *pg, struct oki_runs *ret_runs,
 			 struct okv_error *err)
 {
 	const struct oki_schema *schema = w->config.schema;
@@ -49,9 +49,8 @@ static int compile_group(struct oki_worker *w, struct oki_transfer *t, uint32_t 
 			    schema->groups[sg].block_bytes, stride, w->ops->max_pitch, &runs, err);
 	if (rc)
 		return rc;
-	t->kept[t->kept_count] = runs;
-	*ret_runs = &t->kept[t->kept_count];
-	t->kept_count++;
+	t->kept[t->kept_count++] = runs;
+	*ret_runs = runs;
 	return 0;
 }
 
@@ -69,11 +68,9 @@ int oki_submit_part(struct oki_worker *w, struct oki_transfer *t, struct oki_par
 			done |= 1u << sg;
 		if (!part->groups[g].count)
 			continue;
-		struct oki_runs *runs = NULL;
-		int rc = compile_group(w, t, g, &part->groups[g], &runs, err);
+		int rc = compile_group(w, t, g, &part->groups[g], &by_group[sg], err);
 		if (rc)
 			return rc;
-		by_group[sg] = *runs;
 	}
 	for (uint32_t i = 0; i < schema->layer_count; i++) {
 		uint32_t layer = schema->by_order[i];

@@ -14,12 +14,13 @@ struct oki_worker;
 
 /* Blocks of one request group inside one part, checked by the source. */
 struct oki_part_group {
-	struct oki_pair *pairs; /* owned by the part */
+	struct oki_pair *pairs; /* in the part's array */
 	uint32_t count;
 };
 
 struct oki_part {
-	uint32_t groups_done; /* bit g: no later part has blocks of request group g */
+	struct oki_pair *pairs; /* owned; all groups' */
+	uint32_t groups_done;	/* bit g: no later part has blocks of request group g */
 	bool last;
 	struct oki_part_group groups[OKV_MAX_GROUPS];
 };

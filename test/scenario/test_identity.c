@@ -61,7 +61,6 @@ static struct okv_namespace *identity_open(const struct identity *id)
 	return ns;
 }
 
-/* Block 0 of sequence 1 under the same keys in every namespace; its bytes differ by `seed`. */
 static void tensors_open(struct kv_tensors *t, const struct identity *id, struct okv_namespace *ns)
 {
 	const uint32_t pages[2] = {4, 4}, per_block[2] = {1, 1};
@@ -262,7 +261,6 @@ START_TEST(r7_s5_s38_s39_one_difference_is_a_miss)
 	for (uint32_t i = 0; i < CHANGES; i++) {
 		change(&ids[i], changes[i]);
 		ns[i] = identity_open(&ids[i]);
-		/* The second rank of a slot pair is not there: what it lacks is never visible. */
 		ck_assert_uint_eq(kv_local_status(&manager).namespaces, i + 1);
 		tensors_open(&t[i], &ids[i], ns[i]);
 	}
@@ -271,6 +269,7 @@ START_TEST(r7_s5_s38_s39_one_difference_is_a_miss)
 			ck_assert_msg(!is_hit(ns[k], ids[k].opts.group_count),
 				      "\"%s\" finds what an earlier one stored", changes[k]);
 		store(&t[i], (uint8_t)(i + 1));
+		/* Of two slots one is stored here: never visible. */
 		ck_assert_msg(is_hit(ns[i], ids[i].opts.group_count) ==
 				      (ids[i].opts.rank_slots == 1),
 			      "\"%s\" finds not even its own", changes[i]);

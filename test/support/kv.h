@@ -100,7 +100,7 @@ uint32_t *kv_pages(const struct kv_rank *rank, uint32_t n, uint32_t start, uint3
 
 struct kv_manager {
 	pid_t pid;
-	int out; /* its stderr, for waiting on lines */
+	int out; /* what it prints, for waiting on lines */
 	char dir[64];
 	char socket_path[96];
 };

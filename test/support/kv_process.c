@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -26,13 +27,16 @@ static void spawn(struct kv_manager *m, const char *const *args)
 	m->pid = fork();
 	ck_assert_int_ge(m->pid, 0);
 	if (m->pid == 0) {
+		/* A test that fails must not leave it running. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		dup2(fds[1], 1);
 		dup2(fds[1], 2);
 		execv(binary, (char *const *)(uintptr_t)argv);
 		_exit(127);
 	}
 	close(fds[1]);
 	m->out = fds[0];
-	ck_assert_msg(kv_manager_wait_line(m, "ready"), "the Manager ended before it was ready");
+	ck_assert_msg(kv_manager_wait_line(m, "ready: socket"), "the Manager ended before it was ready");
 }
 
 bool kv_manager_wait_line(struct kv_manager *m, const char *text)
