@@ -105,10 +105,17 @@ static int grant_next(void *arg, struct oki_part *ret_part, struct okv_error *er
 	if (cancelled)
 		return oki_fail(err, OKV_E_CANCELLED, OKV_STAGE_CLAIM, "cancelled by the caller");
 	uint32_t index;
-	if (!oki_parts_claim(r, &index))
-		return oki_parts_load(r).closed ? oki_fail(err, OKV_E_CANCELLED, OKV_STAGE_CLAIM,
-							   "the Manager offers no further part")
-						: 0;
+	/* Read before the claim: what a dead Manager had offered by then is still good. */
+	bool lost = atomic_load(&op->engine->state) != 0;
+	if (!oki_parts_claim(r, &index)) {
+		if (lost)
+			return oki_fail(err, OKV_E_SESSION, OKV_STAGE_CLAIM,
+					"the Manager went before it offered every part");
+		if (oki_parts_load(r).closed)
+			return oki_fail(err, OKV_E_CANCELLED, OKV_STAGE_CLAIM,
+					"the Manager offers no further part");
+		return 0;
+	}
 	uint8_t *part = NULL;
 	uint32_t bytes = 0;
 	int rc = copy_part(op, index, &part, &bytes, err);

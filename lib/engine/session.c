@@ -45,7 +45,8 @@ static void end_waiting(struct okv_engine *e, int status, const char *why)
 		struct okv_op *op = op_at(e, i);
 		if (!op)
 			continue;
-		/* What the Manager answered before it went stays readable. */
+		/* What the Manager answered before it went stays readable; a running operation's
+		 * worker is kicked and learns that no part follows. */
 		oki_record_advance(op);
 		oki_op_abandon(op, status, why);
 		oki_op_put(op);

@@ -26,7 +26,6 @@ void kv_local_start(struct kv_local *l, const struct okv_manager_options *opts, 
 		    const struct kv_shape *shape)
 {
 	memset(l, 0, sizeof(*l));
-	l->flags = flags;
 	strcpy(l->dir, "/tmp/okv-local-XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(l->dir));
 	snprintf(l->socket_path, sizeof(l->socket_path), "%s/manager.sock", l->dir);

@@ -16,7 +16,6 @@ struct kv_local {
 	/* the first engine and its namespace */
 	struct okv_engine *engine;
 	struct okv_namespace *ns;
-	uint32_t flags;
 };
 
 /* Defaults for tests: this much memory, no NUMA. */

@@ -38,7 +38,9 @@ struct kv_scene {
 #define KV_SCENE_BLOCKS 4u
 
 void kv_scene_open(struct kv_scene *scene);
-/* Counters are as at the last call or at the start, and a new sequence makes the round trip. */
+/* The counters are right as they are now. */
+void kv_scene_look(struct kv_scene *scene);
+/* Counters are as at the last look, open or check, and a new sequence makes the round trip. */
 void kv_scene_check(struct kv_scene *scene);
 void kv_scene_close(struct kv_scene *scene);
 
