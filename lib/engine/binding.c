@@ -25,6 +25,10 @@ static int check_options(const struct okv_namespace *ns, const struct okv_bindin
 {
 	if (!o->layers)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "layers is NULL");
+	if (o->layer_count != ns->schema.layer_count)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"%u layers given, but the schema has %u", o->layer_count,
+				ns->schema.layer_count);
 	if (o->rank_slot >= ns->schema.rank_slots)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"rank slot %u of a namespace with %u", o->rank_slot,
@@ -326,11 +330,15 @@ void oki_binding_shut(struct okv_binding *binding)
 		pthread_mutex_lock(&binding->lock);
 		wait_drained(binding, UINT64_MAX);
 	}
-	bool first = !binding->shut && !poisoned(binding);
-	binding->shut = true;
-	pthread_mutex_unlock(&binding->lock);
 	/* Poisoned: copies may still run, so worker, pins and owners stay until the process exits.
 	 */
+	if (poisoned(binding))
+		binding->gone = true;
+	bool first = !binding->shut && !binding->gone;
+	binding->shut = true;
+	while (!first && !binding->gone)
+		pthread_cond_wait(&binding->drained, &binding->lock);
+	pthread_mutex_unlock(&binding->lock);
 	if (!first)
 		return;
 	unpin_arenas(binding);
@@ -339,6 +347,10 @@ void oki_binding_shut(struct okv_binding *binding)
 	for (uint32_t i = 0; i < binding->owner_count; i++)
 		if (binding->owners[i].release)
 			binding->owners[i].release(binding->owners[i].object);
+	pthread_mutex_lock(&binding->lock);
+	binding->gone = true;
+	pthread_cond_broadcast(&binding->drained);
+	pthread_mutex_unlock(&binding->lock);
 }
 
 void okv_binding_unregister(struct okv_binding *binding)
@@ -367,6 +379,8 @@ int okv_binding_quiesce(struct okv_binding *binding, int timeout_ms)
 	if (oki_forked(binding->ns->engine))
 		return OKV_E_FORKED;
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
+	/* It may be unregistered beside us: that frees it only when we are out. */
+	oki_binding_get(binding);
 	pthread_mutex_lock(&binding->lock);
 	int rc = 0;
 	if (binding->admission == OKI_CLOSED)
@@ -378,6 +392,7 @@ int okv_binding_quiesce(struct okv_binding *binding, int timeout_ms)
 	if (!rc && poisoned(binding))
 		rc = OKV_E_POISONED;
 	pthread_mutex_unlock(&binding->lock);
+	oki_binding_put(binding);
 	return rc;
 }
 

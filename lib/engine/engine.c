@@ -141,9 +141,9 @@ static void shut_bindings(struct okv_engine *e)
 		pthread_mutex_lock(&e->lock);
 		for (b = e->bindings; b; b = b->next) {
 			pthread_mutex_lock(&b->lock);
-			bool shut = b->shut;
+			bool gone = b->gone;
 			pthread_mutex_unlock(&b->lock);
-			if (!shut)
+			if (!gone)
 				break;
 		}
 		if (b)

@@ -101,9 +101,10 @@ struct okv_binding {
 	uint32_t owner_count;
 
 	pthread_mutex_t lock;
-	pthread_cond_t drained; /* signalled when running falls to zero */
+	pthread_cond_t drained; /* signalled when running falls to zero, and with gone */
 	enum oki_admission admission;
-	bool shut; /* the worker is gone */
+	bool shut; /* the worker goes or is gone: nobody may touch it */
+	bool gone; /* all ended: owners are released, or, poisoned, stay until the process exits */
 	uint32_t running;
 	uint32_t *page_use[OKV_MAX_GROUPS]; /* OKI_PAGE_WRITTEN or how many publishes read it */
 };
@@ -241,7 +242,8 @@ void oki_binding_get(struct okv_binding *binding);
 void oki_binding_put(struct okv_binding *binding);
 /* Wake the worker, if it is still there. */
 void oki_binding_kick(struct okv_binding *binding);
-/* Refuse, drain, stop the worker, unpin, release owners. Safe to call twice. */
+/* Refuse, drain, stop the worker, unpin, release owners. Any number of threads may call it: each
+ * returns when all of that is done. */
 void oki_binding_shut(struct okv_binding *binding);
 
 /* notify.c */

@@ -39,7 +39,7 @@ void oki_block_keep(struct oki_block *block)
 static bool may_go(const struct oki_block *block)
 {
 	bool being_written = block->filled != __builtin_popcountll(block->sealed);
-	return !block->pins && block->holds == 0 && !being_written && !block->named;
+	return !block->pins && block->holds == 0 && !being_written;
 }
 
 void oki_block_settle(struct oki_index *index, struct oki_block *block)

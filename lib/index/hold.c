@@ -38,11 +38,6 @@ bool oki_hold_is_publish(const struct oki_hold *hold)
 	return hold->publish;
 }
 
-void oki_hold_spoil(struct oki_hold *hold)
-{
-	hold->spoiled = true;
-}
-
 /* ---- restore ---- */
 
 static int lease_group(const struct oki_lease *lease, const struct oki_index_range *range,
@@ -236,8 +231,7 @@ void oki_hold_release(struct oki_index *index, struct oki_hold *hold, const stru
 		oki_hold_quarantine(index, hold);
 		return;
 	}
-	bool copied =
-		kind == OKI_PROOF_DRAINED && oki_proof_engine_status(proof) == 0 && !hold->spoiled;
+	bool copied = kind == OKI_PROOF_DRAINED && oki_proof_engine_status(proof) == 0;
 
 	oki_index_lock(index);
 	if (!hold->publish) {

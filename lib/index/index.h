@@ -146,8 +146,6 @@ int oki_index_publish_begin(struct oki_index *index, const struct oki_index_publ
 
 const struct oki_hold_block *oki_hold_blocks(const struct oki_hold *hold, uint64_t *ret_count);
 bool oki_hold_is_publish(const struct oki_hold *hold);
-/* Not every part of a publish was offered: its release forgets it, whatever the proof says. */
-void oki_hold_spoil(struct oki_hold *hold);
 
 /*
  * The end of a hold, with the proof that no copy can touch it any more. A publish whose proof is

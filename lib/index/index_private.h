@@ -61,7 +61,7 @@ struct oki_block {
 	uint8_t filled;		/* slots that are not NULL: sealed or being written */
 	_Atomic uint8_t usable; /* every slot is sealed; never goes back */
 	uint8_t listed;		/* is in oki_index.lru */
-	uint8_t named;		/* the call in progress keeps it */
+	uint8_t named;		/* the call in progress has it, off the list */
 	uint8_t quarantined;	/* its bytes are counted as such */
 	uint8_t key[OKW_MAX_KEY_BYTES];
 	struct oki_allocation *slots[];
@@ -141,7 +141,6 @@ struct oki_session {
 struct oki_hold {
 	struct cds_list_head link; /* in oki_index.quarantine */
 	bool publish;
-	bool spoiled;
 	uint32_t namespace_id;
 	uint32_t rank_slot;
 	uint32_t group_count;
@@ -202,7 +201,7 @@ struct oki_index {
 	struct oki_scratch scratch;
 };
 
-/* ---- namespace.c ---- */
+/* ---- namespaces.c ---- */
 
 /* NULL: unknown. */
 struct oki_namespace *oki_namespace_get(struct oki_index *index, uint32_t id);

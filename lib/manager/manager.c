@@ -22,6 +22,8 @@
 
 void okv_manager_options_init(struct okv_manager_options *opts)
 {
+	if (!opts)
+		return;
 	*opts = (struct okv_manager_options){
 		.size = sizeof(*opts),
 		.memory_bytes = 1ull << 30,
@@ -324,7 +326,7 @@ static void count_index(struct okv_manager *m, struct okv_manager_status *st)
 	st->bytes_used = x.bytes_used;
 	st->bytes_quarantined = x.bytes_quarantined;
 	st->bytes_pinned = x.bytes_pinned;
-	st->blocks = x.blocks;
+	st->blocks = x.blocks - x.blocks_partial; /* the index counts both */
 	st->blocks_partial = x.blocks_partial;
 	st->leases = x.leases;
 	st->lookups = x.lookups;

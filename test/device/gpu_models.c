@@ -9,10 +9,7 @@
 #include <jansson.h>
 #endif
 
-#define FULL(count)                                                                                \
-	.group_count = 1, .groups = {                                                              \
-		{OKV_GROUP_FULL, count, 0}                                                         \
-	}
+#define FULL(count) .group_count = 1, .groups = {{OKV_GROUP_FULL, count, 0}}
 
 static const struct gpu_model built_in[] = {
 	{"qwen3-8b", 16, 2, 2048, 2359296, FULL(36)},

@@ -21,9 +21,9 @@ static const char *load_driver(void)
 	void *library = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!library)
 		return dlerror();
-#define LOAD(symbol)                                                               \
-	gpu_cu.symbol = (__typeof__(gpu_cu.symbol))dlsym(library, NAME(symbol));   \
-	if (!gpu_cu.symbol)                                                        \
+#define LOAD(symbol)                                                             \
+	gpu_cu.symbol = (__typeof__(gpu_cu.symbol))dlsym(library, NAME(symbol)); \
+	if (!gpu_cu.symbol)                                                      \
 		return "the driver has no " NAME(symbol);
 	GPU_DRIVER_CALLS(LOAD)
 #undef LOAD
@@ -61,6 +61,18 @@ int gpu_run(Suite *suite)
 	int failed = srunner_ntests_failed(runner);
 	srunner_free(runner);
 	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+void gpu_stream_busy(cudaStream_t stream)
+{
+	ck_assert_int_eq(cudaStreamQuery(stream), cudaErrorNotReady);
+	cudaGetLastError();
+}
+
+void gpu_event_busy(cudaEvent_t event)
+{
+	ck_assert_int_eq(cudaEventQuery(event), cudaErrorNotReady);
+	cudaGetLastError();
 }
 
 CUcontext gpu_second_context(void)

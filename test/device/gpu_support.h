@@ -10,17 +10,17 @@
 #define GPU_SKIPPED 77
 #define GPU_WAIT_MS 60000 /* bound of every wait; nothing is measured with it */
 
-#define gpu_ok(call)                                                                               \
-	do {                                                                                       \
-		cudaError_t gpu_rc_ = (call);                                                      \
-		ck_assert_msg(gpu_rc_ == cudaSuccess, "%s: %s", #call,                             \
-			      cudaGetErrorString(gpu_rc_));                                        \
+#define gpu_ok(call)                                                   \
+	do {                                                           \
+		cudaError_t gpu_rc_ = (call);                          \
+		ck_assert_msg(gpu_rc_ == cudaSuccess, "%s: %s", #call, \
+			      cudaGetErrorString(gpu_rc_));            \
 	} while (0)
 
-#define gpu_must(call)                                                                             \
-	do {                                                                                       \
-		CUresult gpu_rc_ = (call);                                                         \
-		ck_assert_msg(gpu_rc_ == CUDA_SUCCESS, "%s: CUresult %d", #call, (int)gpu_rc_);    \
+#define gpu_must(call)                                                                          \
+	do {                                                                                    \
+		CUresult gpu_rc_ = (call);                                                      \
+		ck_assert_msg(gpu_rc_ == CUDA_SUCCESS, "%s: CUresult %d", #call, (int)gpu_rc_); \
 	} while (0)
 
 /* Driver calls that the runtime has no equal of. */
@@ -53,6 +53,9 @@ extern struct gpu_driver gpu_cu;
 int gpu_find(void);
 /* Run the suite in this process (CUDA does not survive fork) and free it; main()'s result. */
 int gpu_run(Suite *suite);
+/* Work is still queued there. The runtime keeps "not ready" as its last error: that is cleared. */
+void gpu_stream_busy(cudaStream_t stream);
+void gpu_event_busy(cudaEvent_t event);
 /* A second context of GPU 0; not current. */
 CUcontext gpu_second_context(void);
 

@@ -4,13 +4,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* The lines of parent and child; standard output stays for what a failing role prints. */
@@ -98,6 +101,12 @@ bool child_hear(char *line, size_t size)
 	return read_line(FD_IN, line, size);
 }
 
+bool child_asked(void)
+{
+	struct pollfd p = {.fd = FD_IN, .events = POLLIN};
+	return poll(&p, 1, 0) != 0;
+}
+
 void child_stay(void)
 {
 	char line[128];
@@ -177,6 +186,21 @@ uint32_t process_fds(pid_t pid)
 		n += e->d_name[0] != '.';
 	closedir(dir);
 	return n;
+}
+
+void process_await_fds(pid_t pid, uint32_t most)
+{
+	struct timespec start, now;
+	uint32_t n;
+	clock_gettime(CLOCK_MONOTONIC, &start);
+	do {
+		n = process_fds(pid);
+		if (n <= most)
+			return;
+		sched_yield();
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while (now.tv_sec - start.tv_sec < 20);
+	ck_abort_msg("process %d has %u descriptors where %u were", (int)pid, n, most);
 }
 
 uint32_t process_maps(pid_t pid, const char *text)

@@ -32,6 +32,8 @@ extern const char *child_arg;
 void child_say(const char *line);
 /* Wait for one line; false at end of file. */
 bool child_hear(char *line, size_t size);
+/* Is there a line, or end of file, to hear? */
+bool child_asked(void);
 /* Wait for end of file. */
 void child_stay(void);
 
@@ -47,6 +49,8 @@ void child_end(struct child *c);
 
 /* Open descriptors of a process. */
 uint32_t process_fds(pid_t pid);
+/* Wait until it has no more than these; fails the test after 20 s. */
+void process_await_fds(pid_t pid, uint32_t most);
 /* Mappings of a process whose file name contains text. */
 uint32_t process_maps(pid_t pid, const char *text);
 

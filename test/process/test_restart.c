@@ -209,7 +209,7 @@ START_TEST(live_socket_is_not_taken_over)
 	int status = run_second(&m, said, sizeof(said));
 	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
 	ck_assert_msg(strstr(said, "OKV_E_EXISTS") && strstr(said, m.socket_path), "%s", said);
-	ck_assert(!strstr(said, "ready"));
+	ck_assert(!strstr(said, "ready: socket"));
 	ck_assert_uint_eq(kv_manager_status(&m).epoch, epoch);
 	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
 	kv_manager_clean(&m);

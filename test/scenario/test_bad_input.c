@@ -22,24 +22,6 @@ static void teardown(void)
 	kv_scene_close(&scene);
 }
 
-/* One number of a struct, and what to make of it. */
-struct number {
-	size_t offset;
-	size_t bytes;
-	uint64_t value;
-	int status;
-};
-#define NUMBER(type, field, value, status)                                                         \
-	{                                                                                          \
-		offsetof(type, field), sizeof(((type *)0)->field), value, status                   \
-	}
-
-static void set_number(void *object, const struct number *n)
-{
-	/* Little-endian: the low bytes come first. */
-	memcpy((char *)object + n->offset, &n->value, n->bytes);
-}
-
 /* ---- status, version ---- */
 
 START_TEST(status_names_texts_and_groups)
@@ -69,43 +51,43 @@ START_TEST(status_names_texts_and_groups)
 	ck_assert_int_eq(okv_status_group(OKV_E_SPENT), OKV_GROUP_OPERATION);
 	ck_assert_int_eq(okv_status_group(OKV_E_POISONED), OKV_GROUP_SESSION);
 	ck_assert_int_eq(okv_status_group(INT_MIN), OKV_GROUP_BUILD);
-	ck_assert_uint_eq(okv_version(), OKV_VERSION_MAJOR << 16 | OKV_VERSION_MINOR << 8 |
-						 OKV_VERSION_PATCH);
+	ck_assert_uint_eq(okv_version(),
+			  OKV_VERSION_MAJOR << 16 | OKV_VERSION_MINOR << 8 | OKV_VERSION_PATCH);
 }
 END_TEST
 
 /* ---- manager.h ---- */
 
-static const struct number manager_numbers[] = {
-	NUMBER(struct okv_manager_options, size, 0, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, size, 3, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, size, 1u << 20, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, size, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, flags, 2, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, flags, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, memory_bytes, 0, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, memory_bytes, UINT64_MAX, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, memory_bytes, 1ull << 60, OKV_E_BUDGET),
-	NUMBER(struct okv_manager_options, shard_bytes, UINT64_MAX, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, numa, (uint32_t)-3, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, numa, (uint32_t)INT_MIN, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, touch_threads, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, allow_uid_count, 1, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, allow_uid_count, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, dispatchers, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, spin_us, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, lease_ttl_ms, 0, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, reserve_percent, 0, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, reserve_percent, 101, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, session_percent, 0, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, session_percent, 101, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, restore_permits, 0, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, max_sessions, 0, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, max_sessions, 65, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, part_bytes, 0, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, part_bytes, (256u << 10) + 1, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, operation_plan_bytes, 0, OKV_E_INVAL),
-	NUMBER(struct okv_manager_options, session_plan_bytes, 0, OKV_E_INVAL),
+static const struct kv_number manager_numbers[] = {
+	KV_NUMBER(struct okv_manager_options, size, 0, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, size, 3, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, size, 1u << 20, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, size, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, flags, 2, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, flags, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, memory_bytes, 0, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, memory_bytes, UINT64_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, memory_bytes, 1ull << 60, OKV_E_BUDGET),
+	KV_NUMBER(struct okv_manager_options, shard_bytes, UINT64_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, numa, (uint32_t)-3, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, numa, (uint32_t)INT_MIN, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, touch_threads, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, allow_uid_count, 1, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, allow_uid_count, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, dispatchers, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, spin_us, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, lease_ttl_ms, 0, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, reserve_percent, 0, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, reserve_percent, 101, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, session_percent, 0, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, session_percent, 101, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, restore_permits, 0, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, max_sessions, 0, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, max_sessions, 65, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, part_bytes, 0, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, part_bytes, (256u << 10) + 1, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, operation_plan_bytes, 0, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, session_plan_bytes, 0, OKV_E_INVAL),
 };
 
 START_TEST(manager_options_are_checked)
@@ -118,7 +100,7 @@ START_TEST(manager_options_are_checked)
 		okv_manager_options_init(&o);
 		o.memory_bytes = 1u << 20;
 		o.numa = OKV_NUMA_OFF;
-		set_number(&o, &manager_numbers[i]);
+		kv_set_number(&o, &manager_numbers[i]);
 		kv_refused(manager_numbers[i].status, okv_manager_create(&o, &m, kv_err));
 		ck_assert_ptr_eq(m, KV_UNTOUCHED(struct okv_manager));
 		/* The same options through embedded mode. */
@@ -238,14 +220,14 @@ END_TEST
 
 /* ---- engine.h, stats.h ---- */
 
-static const struct number engine_numbers[] = {
-	NUMBER(struct okv_engine_options, size, 0, OKV_E_INVAL),
-	NUMBER(struct okv_engine_options, size, 3, OKV_E_INVAL),
-	NUMBER(struct okv_engine_options, size, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct okv_engine_options, flags, 0x10, OKV_E_INVAL),
-	NUMBER(struct okv_engine_options, flags, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct okv_engine_options, spin_us, 1000001, OKV_E_INVAL),
-	NUMBER(struct okv_engine_options, spin_us, UINT32_MAX, OKV_E_INVAL),
+static const struct kv_number engine_numbers[] = {
+	KV_NUMBER(struct okv_engine_options, size, 0, OKV_E_INVAL),
+	KV_NUMBER(struct okv_engine_options, size, 3, OKV_E_INVAL),
+	KV_NUMBER(struct okv_engine_options, size, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct okv_engine_options, flags, 0x10, OKV_E_INVAL),
+	KV_NUMBER(struct okv_engine_options, flags, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct okv_engine_options, spin_us, 1000001, OKV_E_INVAL),
+	KV_NUMBER(struct okv_engine_options, spin_us, UINT32_MAX, OKV_E_INVAL),
 };
 
 START_TEST(engines_and_stats)
@@ -263,7 +245,7 @@ START_TEST(engines_and_stats)
 	for (size_t i = 0; i < sizeof(engine_numbers) / sizeof(engine_numbers[0]); i++) {
 		okv_engine_options_init(&o);
 		o.socket_path = scene.local.socket_path;
-		set_number(&o, &engine_numbers[i]);
+		kv_set_number(&o, &engine_numbers[i]);
 		kv_refused(engine_numbers[i].status, okv_engine_open(&o, &e, kv_err));
 	}
 	okv_engine_options_init(&o);
@@ -331,43 +313,43 @@ static void ns_input(struct ns_input *in)
 
 static char long_text[8192];
 
-static const struct number ns_numbers[] = {
-	NUMBER(struct ns_input, opts.size, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, opts.size, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct ns_input, opts.model, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, opts.rank_slots, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, opts.rank_slots, 65, OKV_E_LIMIT),
-	NUMBER(struct ns_input, opts.pipeline_stage, 1, OKV_E_INVAL),
-	NUMBER(struct ns_input, opts.pipeline_stages, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, opts.field_count, UINT32_MAX, OKV_E_LIMIT),
-	NUMBER(struct ns_input, opts.fields, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, opts.group_count, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, opts.group_count, OKV_MAX_GROUPS + 1, OKV_E_LIMIT),
-	NUMBER(struct ns_input, opts.group_count, UINT32_MAX, OKV_E_LIMIT),
-	NUMBER(struct ns_input, opts.groups, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, fields[0].name, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, fields[1].value, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, fields[1].value_bytes, 4097, OKV_E_LIMIT),
-	NUMBER(struct ns_input, groups[0].kind, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, groups[1].kind, 4, OKV_E_INVAL),
-	NUMBER(struct ns_input, groups[0].kind, OKV_GROUP_WINDOW, OKV_E_INVAL),
-	NUMBER(struct ns_input, groups[0].window_tokens, 16, OKV_E_INVAL),
-	NUMBER(struct ns_input, groups[0].block_tokens, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, groups[0].block_tokens, UINT32_MAX, OKV_E_LIMIT),
-	NUMBER(struct ns_input, groups[0].layer_count, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, groups[0].layer_count, UINT32_MAX, OKV_E_LIMIT),
-	NUMBER(struct ns_input, groups[1].layer_count, OKV_MAX_LAYERS - 1, OKV_E_LIMIT),
-	NUMBER(struct ns_input, groups[1].layout_tag, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, groups[1].layers, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, layers[0].order, 1, OKV_E_INVAL),
-	NUMBER(struct ns_input, layers[0].order, 2, OKV_E_INVAL),
-	NUMBER(struct ns_input, layers[0].segment_count, 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, layers[1].segment_count, OKV_MAX_SEGMENTS + 1, OKV_E_LIMIT),
-	NUMBER(struct ns_input, layers[1].segment_count, UINT32_MAX, OKV_E_LIMIT),
-	NUMBER(struct ns_input, layers[1].segment_bytes[0], 0, OKV_E_INVAL),
-	NUMBER(struct ns_input, layers[1].segment_bytes[0], UINT64_MAX, OKV_E_LIMIT),
-	NUMBER(struct ns_input, layers[1].segment_bytes[0], 1ull << 32, OKV_E_LIMIT),
-	NUMBER(struct ns_input, layer1[0].order, 0, OKV_E_INVAL), /* taken by group 0 */
+static const struct kv_number ns_numbers[] = {
+	KV_NUMBER(struct ns_input, opts.size, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, opts.size, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, opts.model, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, opts.rank_slots, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, opts.rank_slots, 65, OKV_E_LIMIT),
+	KV_NUMBER(struct ns_input, opts.pipeline_stage, 1, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, opts.pipeline_stages, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, opts.field_count, UINT32_MAX, OKV_E_LIMIT),
+	KV_NUMBER(struct ns_input, opts.fields, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, opts.group_count, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, opts.group_count, OKV_MAX_GROUPS + 1, OKV_E_LIMIT),
+	KV_NUMBER(struct ns_input, opts.group_count, UINT32_MAX, OKV_E_LIMIT),
+	KV_NUMBER(struct ns_input, opts.groups, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, fields[0].name, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, fields[1].value, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, fields[1].value_bytes, 4097, OKV_E_LIMIT),
+	KV_NUMBER(struct ns_input, groups[0].kind, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, groups[1].kind, 4, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, groups[0].kind, OKV_GROUP_WINDOW, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, groups[0].window_tokens, 16, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, groups[0].block_tokens, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, groups[0].block_tokens, UINT32_MAX, OKV_E_LIMIT),
+	KV_NUMBER(struct ns_input, groups[0].layer_count, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, groups[0].layer_count, UINT32_MAX, OKV_E_LIMIT),
+	KV_NUMBER(struct ns_input, groups[1].layer_count, OKV_MAX_LAYERS - 1, OKV_E_LIMIT),
+	KV_NUMBER(struct ns_input, groups[1].layout_tag, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, groups[1].layers, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, layers[0].order, 1, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, layers[0].order, 2, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, layers[0].segment_count, 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, layers[1].segment_count, OKV_MAX_SEGMENTS + 1, OKV_E_LIMIT),
+	KV_NUMBER(struct ns_input, layers[1].segment_count, UINT32_MAX, OKV_E_LIMIT),
+	KV_NUMBER(struct ns_input, layers[1].segment_bytes[0], 0, OKV_E_INVAL),
+	KV_NUMBER(struct ns_input, layers[1].segment_bytes[0], UINT64_MAX, OKV_E_LIMIT),
+	KV_NUMBER(struct ns_input, layers[1].segment_bytes[0], 1ull << 32, OKV_E_LIMIT),
+	KV_NUMBER(struct ns_input, layer1[0].order, 0, OKV_E_INVAL), /* taken by group 0 */
 };
 
 static void refuse_namespace(const struct ns_input *in, int status)
@@ -379,39 +361,39 @@ static void refuse_namespace(const struct ns_input *in, int status)
 
 START_TEST(namespaces)
 {
-	struct ns_input in;
+	struct ns_input *in = kv_edge(sizeof(*in));
 	struct okv_namespace *ns = KV_UNTOUCHED(struct okv_namespace);
 	okv_namespace_options_init(NULL);
-	ns_input(&in);
-	kv_refused(OKV_E_INVAL, okv_namespace_open(NULL, &in.opts, &ns, kv_err));
+	ns_input(in);
+	kv_refused(OKV_E_INVAL, okv_namespace_open(NULL, &in->opts, &ns, kv_err));
 	kv_refused(OKV_E_INVAL, okv_namespace_open(scene.engine, NULL, &ns, kv_err));
-	kv_refused(OKV_E_INVAL, okv_namespace_open(scene.engine, &in.opts, NULL, kv_err));
+	kv_refused(OKV_E_INVAL, okv_namespace_open(scene.engine, &in->opts, NULL, kv_err));
 	for (size_t i = 0; i < sizeof(ns_numbers) / sizeof(ns_numbers[0]); i++) {
-		ns_input(&in);
-		set_number(&in, &ns_numbers[i]);
-		refuse_namespace(&in, ns_numbers[i].status);
+		ns_input(in);
+		kv_set_number(in, &ns_numbers[i]);
+		refuse_namespace(in, ns_numbers[i].status);
 	}
 	memset(long_text, 'x', sizeof(long_text) - 1);
-	const char **strings[] = {&in.opts.model, &in.opts.revision, &in.opts.dtype,
-				  &in.opts.adapter, &in.opts.salt};
+	const char **strings[] = {&in->opts.model, &in->opts.revision, &in->opts.dtype,
+				  &in->opts.adapter, &in->opts.salt};
 	for (uint32_t i = 0; i < 5; i++) {
-		ns_input(&in);
+		ns_input(in);
 		*strings[i] = long_text;
-		refuse_namespace(&in, OKV_E_LIMIT);
+		refuse_namespace(in, OKV_E_LIMIT);
 	}
 	const char *const names[] = {"", "b", long_text};
 	for (uint32_t i = 0; i < 3; i++) {
-		ns_input(&in);
-		in.fields[0].name = names[i];
-		refuse_namespace(&in, OKV_E_INVAL);
-		ns_input(&in);
-		in.groups[1].layout_tag = names[i];
+		ns_input(in);
+		in->fields[0].name = names[i];
+		refuse_namespace(in, OKV_E_INVAL);
+		ns_input(in);
+		in->groups[1].layout_tag = names[i];
 		if (i != 1)
-			refuse_namespace(&in, OKV_E_INVAL);
+			refuse_namespace(in, OKV_E_INVAL);
 	}
-	ns_input(&in);
-	in.opts.model = "";
-	refuse_namespace(&in, OKV_E_INVAL);
+	ns_input(in);
+	in->opts.model = "";
+	refuse_namespace(in, OKV_E_INVAL);
 	okv_namespace_close(NULL);
 	ck_assert_uint_eq(okv_namespace_block_bytes(NULL, 0), 0);
 	ck_assert_uint_eq(okv_namespace_block_bytes(scene.ns, 1), 0);
@@ -459,73 +441,73 @@ static void bind_input(struct bind_input *in)
 						   .owner = {NULL, retain, release}};
 }
 
-static const struct number bind_numbers[] = {
-	NUMBER(struct bind_input, opts.size, 0, OKV_E_INVAL),
-	NUMBER(struct bind_input, opts.size, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct bind_input, opts.device, 0, OKV_E_UNSUPPORTED),
-	NUMBER(struct bind_input, opts.device, UINT32_MAX, OKV_E_UNSUPPORTED),
-	NUMBER(struct bind_input, opts.rank_slot, 1, OKV_E_INVAL),
-	NUMBER(struct bind_input, opts.rank_slot, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct bind_input, opts.layer_count, 0, OKV_E_INVAL),
-	NUMBER(struct bind_input, opts.layer_count, 3, OKV_E_INVAL),
-	NUMBER(struct bind_input, opts.layer_count, 5, OKV_E_INVAL),
-	NUMBER(struct bind_input, opts.layer_count, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct bind_input, opts.copy_threads, UINT32_MAX, OKV_E_LIMIT),
-	NUMBER(struct bind_input, opts.layers, 0, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].base, 0, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].base, UINT64_MAX - 100, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].length, 0, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].length, 8 * 512 - 1, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].length, UINT64_MAX, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].page_stride, 0, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].page_stride, 511, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].page_stride, UINT64_MAX, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].page_stride, UINT64_MAX / 7 + 1, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].page_count, 0, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].page_count, 9, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].page_count, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].segment_count, 0, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].segment_count, 1, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].segment_count, UINT32_MAX, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].segment_offset[1], 255, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].segment_offset[1], 257, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].segment_offset[1], UINT64_MAX, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].segment_bytes[1], 0, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].segment_bytes[1], 255, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].segment_bytes[1], UINT64_MAX, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].owner.retain, 0, OKV_E_INVAL),
-	NUMBER(struct bind_input, layers[3].owner.release, 0, OKV_E_INVAL),
+static const struct kv_number bind_numbers[] = {
+	KV_NUMBER(struct bind_input, opts.size, 0, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, opts.size, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, opts.device, 0, OKV_E_UNSUPPORTED),
+	KV_NUMBER(struct bind_input, opts.device, UINT32_MAX, OKV_E_UNSUPPORTED),
+	KV_NUMBER(struct bind_input, opts.rank_slot, 1, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, opts.rank_slot, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, opts.layer_count, 0, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, opts.layer_count, 3, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, opts.layer_count, 5, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, opts.layer_count, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, opts.copy_threads, UINT32_MAX, OKV_E_LIMIT),
+	KV_NUMBER(struct bind_input, opts.layers, 0, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].base, 0, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].base, UINT64_MAX - 100, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].length, 0, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].length, 8 * 512 - 1, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].length, UINT64_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].page_stride, 0, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].page_stride, 511, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].page_stride, UINT64_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].page_stride, UINT64_MAX / 7 + 1, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].page_count, 0, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].page_count, 9, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].page_count, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].segment_count, 0, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].segment_count, 1, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].segment_count, UINT32_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].segment_offset[1], 255, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].segment_offset[1], 257, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].segment_offset[1], UINT64_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].segment_bytes[1], 0, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].segment_bytes[1], 255, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].segment_bytes[1], UINT64_MAX, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].owner.retain, 0, OKV_E_INVAL),
+	KV_NUMBER(struct bind_input, layers[3].owner.release, 0, OKV_E_INVAL),
 };
 
 START_TEST(bindings)
 {
-	struct bind_input in;
+	struct bind_input *in = kv_edge(sizeof(*in));
 	struct okv_binding *b = KV_UNTOUCHED(struct okv_binding);
 	uint32_t fds = kv_fd_count();
 	okv_binding_options_init(NULL);
-	bind_input(&in);
-	kv_refused(OKV_E_INVAL, okv_binding_register(NULL, &in.opts, &b, kv_err));
+	bind_input(in);
+	kv_refused(OKV_E_INVAL, okv_binding_register(NULL, &in->opts, &b, kv_err));
 	kv_refused(OKV_E_INVAL, okv_binding_register(scene.ns, NULL, &b, kv_err));
-	kv_refused(OKV_E_INVAL, okv_binding_register(scene.ns, &in.opts, NULL, kv_err));
+	kv_refused(OKV_E_INVAL, okv_binding_register(scene.ns, &in->opts, NULL, kv_err));
 	for (size_t i = 0; i < sizeof(bind_numbers) / sizeof(bind_numbers[0]); i++) {
-		bind_input(&in);
-		set_number(&in, &bind_numbers[i]);
+		bind_input(in);
+		kv_set_number(in, &bind_numbers[i]);
 		kv_refused(bind_numbers[i].status,
-			   okv_binding_register(scene.ns, &in.opts, &b, kv_err));
+			   okv_binding_register(scene.ns, &in->opts, &b, kv_err));
 	}
 	/* Bytes that a binding of this engine has, under the same and another namespace. */
 	struct okv_namespace *salted = kv_namespace(scene.engine, &(struct kv_shape){.salt = "s"});
-	bind_input(&in);
-	in.layers[2] = scene.rank.layers[1];
-	kv_refused(OKV_E_EXISTS, okv_binding_register(scene.ns, &in.opts, &b, kv_err));
-	kv_refused(OKV_E_EXISTS, okv_binding_register(salted, &in.opts, &b, kv_err));
+	bind_input(in);
+	in->layers[2] = scene.rank.layers[1];
+	kv_refused(OKV_E_EXISTS, okv_binding_register(scene.ns, &in->opts, &b, kv_err));
+	kv_refused(OKV_E_EXISTS, okv_binding_register(salted, &in->opts, &b, kv_err));
 	okv_namespace_close(salted);
 	ck_assert_ptr_eq(b, KV_UNTOUCHED(struct okv_binding));
 	ck_assert_int_eq(owned, 0);
 	ck_assert_uint_eq(kv_fd_count(), fds);
 	/* The input that each case changed is a good one. */
-	bind_input(&in);
-	kv_ok(okv_binding_register(scene.ns, &in.opts, &b, kv_err));
+	bind_input(in);
+	kv_ok(okv_binding_register(scene.ns, &in->opts, &b, kv_err));
 	ck_assert_int_eq(owned, 4);
 	okv_binding_unregister(b);
 	ck_assert_int_eq(owned, 0);

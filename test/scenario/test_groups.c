@@ -56,7 +56,8 @@ START_TEST(s12_a_layer_is_ready_only_after_its_index_buffer)
 		kv_tensors_canary(&t);
 		kv_groups_lookup(ns, 12, &n, 1, 1, NULL, &lease);
 		kv_ok(kv_blocks_restore_start(&t, lease, &target, 1, 0, &op, kv_err));
-		/* Each round another layer is the first to be looked at, while others still move. */
+		/* Each round another layer is the first to be looked at, while others still move.
+		 */
 		for (uint32_t i = round % 3; i < 3; i++) {
 			ck_assert_int_eq(okv_op_wait_layer(op, i, 60000), 0);
 			const struct okv_layer *l = &t.layers[i];
@@ -116,7 +117,10 @@ static const struct okv_group_schema hybrid[3] = {
 static const uint32_t by_order[7] = {0, 3, 5, 1, 6, 4, 2};
 static const uint32_t group_of_layer[7] = {0, 0, 0, 1, 1, 2, 2};
 
-#define HYBRID_PAGES {64, 128, 16}
+#define HYBRID_PAGES        \
+	{                   \
+		64, 128, 16 \
+	}
 
 /* Publish 64 tokens, restore what the lookup says is usable, checking layers as they come. */
 static void hybrid_round(enum kv_place place, const uint32_t *per_block, uint32_t pad, uint64_t seq)
@@ -154,7 +158,8 @@ static void hybrid_round(enum kv_place place, const uint32_t *per_block, uint32_
 	for (uint32_t i = 0; i < 7; i++) {
 		uint32_t layer = by_order[i];
 		ck_assert_int_eq(okv_op_wait_layer(op, layer, 60000), 0);
-		ck_assert_uint_eq(kv_layer_wrong(&t, seq, &blocks[group_of_layer[layer]], layer), 0);
+		ck_assert_uint_eq(kv_layer_wrong(&t, seq, &blocks[group_of_layer[layer]], layer),
+				  0);
 	}
 	ck_assert_int_eq(okv_op_wait(op, 60000, &r), 0);
 	ck_assert_uint_eq(r.blocks, 8);
@@ -278,8 +283,8 @@ START_TEST(r1_page_sizes_and_places_of_two_bindings_need_not_agree)
 	ck_assert_int_eq(
 		kv_blocks_restore(&a, lease, &(struct kv_blocks){.count = n, .pages = from}, 1, &r),
 		0);
-	ck_assert_uint_eq(
-		kv_tensors_wrong(&a, 6, &(struct kv_blocks){.count = n, .pages = from}), 0);
+	ck_assert_uint_eq(kv_tensors_wrong(&a, 6, &(struct kv_blocks){.count = n, .pages = from}),
+			  0);
 	ck_assert_uint_eq(kv_tensors_stray(&a, &(struct kv_blocks){.count = n, .pages = from}, 1),
 			  0);
 	okv_lease_release(lease);

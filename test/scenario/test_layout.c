@@ -5,11 +5,11 @@
 
 #include "support/tensors.h"
 
-#define CHECK_REFUSED(rc_, err_, code)                                                             \
-	do {                                                                                       \
-		ck_assert_msg((rc_) == (code), "%s: %s", okv_status_name(rc_), (err_).text);       \
-		ck_assert_int_eq((err_).status, (code));                                           \
-		ck_assert_uint_gt(strlen((err_).text), 0);                                         \
+#define CHECK_REFUSED(rc_, err_, code)                                                       \
+	do {                                                                                 \
+		ck_assert_msg((rc_) == (code), "%s: %s", okv_status_name(rc_), (err_).text); \
+		ck_assert_int_eq((err_).status, (code));                                     \
+		ck_assert_uint_gt(strlen((err_).text), 0);                                   \
 	} while (0)
 
 static struct okv_engine *engine;
@@ -83,8 +83,7 @@ static uint64_t pads(const struct kv_tensors *t, bool set)
 
 static void padded_storage(uint32_t per_block)
 {
-	struct okv_layer_schema layer = {.segment_count = 1,
-					 .segment_bytes = {S1_ROWS * S1_ROW}};
+	struct okv_layer_schema layer = {.segment_count = 1, .segment_bytes = {S1_ROWS * S1_ROW}};
 	struct okv_group_schema group = one_layer(&layer, S1_ROWS);
 	struct okv_namespace *ns = kv_groups_open(engine, &group, 1, 1);
 	struct kv_tensors t;
@@ -153,7 +152,10 @@ START_TEST(s2_tails_of_odd_sizes_are_exact)
 		kv_ok(kv_tensors_register(&t, ns, kv_err));
 		struct okv_op_result r;
 		struct okv_lease *lease;
-		ck_assert_int_eq(kv_blocks_publish(&t, i + 1, &(struct kv_blocks){.count = 6, .pages = from}, 1, &r), 0);
+		ck_assert_int_eq(kv_blocks_publish(&t, i + 1,
+						   &(struct kv_blocks){.count = 6, .pages = from},
+						   1, &r),
+				 0);
 		kv_tensors_canary(&t);
 		kv_groups_lookup(ns, i + 1, &target.count, 1, 1, NULL, &lease);
 		ck_assert_int_eq(kv_blocks_restore(&t, lease, &target, 1, &r), 0);
@@ -310,9 +312,8 @@ START_TEST(s4_interleaved_kv_needs_explicit_segments_and_is_exact_per_token)
 	move_blocks(&t, &(struct kv_blocks){.count = 3, .pages = from},
 		    &(struct kv_blocks){.count = 3, .pages = to});
 	for (uint32_t i = 0; i < 3 * S4_TOKENS; i++)
-		ck_assert_uint_eq(s4_wrong_token(&t, i / S4_TOKENS, target[i / S4_TOKENS],
-						 i % S4_TOKENS),
-				  0);
+		ck_assert_uint_eq(
+			s4_wrong_token(&t, i / S4_TOKENS, target[i / S4_TOKENS], i % S4_TOKENS), 0);
 
 	/* The same bytes under the same keys, read as one segment, are another cache. */
 	struct okv_layer_schema flat = {.segment_count = 1, .segment_bytes = {8192}};
@@ -341,11 +342,16 @@ START_TEST(s6_bytes_per_page_that_disagree_with_the_schema_are_refused)
 		uint64_t k0, v0, k1, v1;
 		int status;
 	} cases[] = {
-		{480, 960, 480, 960, 0},	    {120, 240, 120, 240, 0},
-		{30, 60, 30, 60, 0},		    {481, 960, 480, 960, OKV_E_INVAL},
-		{480, 959, 480, 960, OKV_E_INVAL},  {960, 1920, 480, 960, OKV_E_INVAL},
-		{240, 960, 480, 960, OKV_E_INVAL},  {240, 480, 480, 960, OKV_E_INVAL},
-		{480, 960, 480, 480, OKV_E_INVAL},  {0, 960, 480, 960, OKV_E_INVAL},
+		{480, 960, 480, 960, 0},
+		{120, 240, 120, 240, 0},
+		{30, 60, 30, 60, 0},
+		{481, 960, 480, 960, OKV_E_INVAL},
+		{480, 959, 480, 960, OKV_E_INVAL},
+		{960, 1920, 480, 960, OKV_E_INVAL},
+		{240, 960, 480, 960, OKV_E_INVAL},
+		{240, 480, 480, 960, OKV_E_INVAL},
+		{480, 960, 480, 480, OKV_E_INVAL},
+		{0, 960, 480, 960, OKV_E_INVAL},
 		{160, 320, 160, 320, OKV_E_INVAL}, /* a third of 16 tokens */
 		{15, 30, 15, 30, OKV_E_INVAL},	   /* half a token */
 		{960, 480, 960, 480, OKV_E_INVAL}, /* K and V in the wrong order */
@@ -382,17 +388,17 @@ START_TEST(s7_layers_that_share_bytes_are_refused)
 		uint64_t base, stride, second;
 		int status;
 	} cases[] = {
-		{128, 512, 64, 0},		/* interleaved, adjacent */
-		{384, 512, 64, 0},		/* up to the next page */
-		{0, 512, 64, OKV_E_INVAL},	/* the same */
-		{127, 512, 64, OKV_E_INVAL},	/* one byte at the start */
-		{385, 512, 64, OKV_E_INVAL},	/* one byte into the next page */
-		{256, 576, 64, OKV_E_INVAL},	/* meets it in a later page only */
-		{256, 512, 320, OKV_E_INVAL},	/* its V is in the next page's K */
-		{128, 512, 63, OKV_E_INVAL},	/* its own K and V */
-		{128, 127, 64, OKV_E_INVAL},	/* its own pages */
+		{128, 512, 64, 0},	      /* interleaved, adjacent */
+		{384, 512, 64, 0},	      /* up to the next page */
+		{0, 512, 64, OKV_E_INVAL},    /* the same */
+		{127, 512, 64, OKV_E_INVAL},  /* one byte at the start */
+		{385, 512, 64, OKV_E_INVAL},  /* one byte into the next page */
+		{256, 576, 64, OKV_E_INVAL},  /* meets it in a later page only */
+		{256, 512, 320, OKV_E_INVAL}, /* its V is in the next page's K */
+		{128, 512, 63, OKV_E_INVAL},  /* its own K and V */
+		{128, 127, 64, OKV_E_INVAL},  /* its own pages */
 		{128, 0, 64, OKV_E_INVAL},
-		{512 * 8, 128, 64, 0},		/* behind layer 0 */
+		{512 * 8, 128, 64, 0}, /* behind layer 0 */
 		{512 * 7 + 127, 128, 64, OKV_E_INVAL},
 	};
 	for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -400,14 +406,14 @@ START_TEST(s7_layers_that_share_bytes_are_refused)
 		struct okv_error err = {0};
 		kv_tensors_map(&t, &group, 1, 0, 16384);
 		for (uint32_t k = 0; k < 2; k++)
-			t.layers[k] = (struct okv_layer){
-				.base = t.memory + (k ? cases[i].base : 0),
-				.length = 8192,
-				.page_stride = k ? cases[i].stride : 512,
-				.page_count = 8,
-				.segment_count = 2,
-				.segment_offset = {0, k ? cases[i].second : 64},
-				.segment_bytes = {64, 64}};
+			t.layers[k] =
+				(struct okv_layer){.base = t.memory + (k ? cases[i].base : 0),
+						   .length = 8192,
+						   .page_stride = k ? cases[i].stride : 512,
+						   .page_count = 8,
+						   .segment_count = 2,
+						   .segment_offset = {0, k ? cases[i].second : 64},
+						   .segment_bytes = {64, 64}};
 		int rc = kv_tensors_register(&t, ns, &err);
 		ck_assert_msg(rc == cases[i].status, "case %u: %s %s", i, okv_status_name(rc),
 			      err.text);
@@ -482,8 +488,8 @@ START_TEST(s8_a_block_with_fewer_tokens_is_not_published)
 	kv_rank_open(&a, ns, &(struct kv_shape){.salt = "s8"}, 0);
 	uint8_t *keys = kv_keys(8, 0, 2);
 	uint32_t pages[2] = {0, 1};
-	struct okv_publish_group g = {
-		.keys = {.count = 2, .key_bytes = KV_KEY_BYTES, .keys = keys}, .pages = pages};
+	struct okv_publish_group g = {.keys = {.count = 2, .key_bytes = KV_KEY_BYTES, .keys = keys},
+				      .pages = pages};
 	struct okv_publish_options o;
 	okv_publish_options_init(&o);
 	o.group_count = 1;

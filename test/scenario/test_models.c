@@ -99,8 +99,8 @@ START_TEST(block_bytes_of_every_model)
 END_TEST
 
 /* Every rank publishes and restores; each has its own bytes. */
-static void round_trip(const struct model *m, enum kv_place place, uint32_t per_block,
-		       uint32_t pad, uint64_t seq)
+static void round_trip(const struct model *m, enum kv_place place, uint32_t per_block, uint32_t pad,
+		       uint64_t seq)
 {
 	uint32_t pages[OKV_MAX_GROUPS], parts[OKV_MAX_GROUPS], counts[OKV_MAX_GROUPS];
 	uint32_t from[PAGES * 128], to[PAGES * 128], total = PAGES * per_block;
@@ -152,10 +152,10 @@ START_TEST(r1_r2_every_model_in_every_form)
 {
 	struct model *m = malloc(sizeof(*m));
 	read_model(json_array_get(models, (size_t)_i), SCALE, m);
-	round_trip(m, KV_PLACE_PAGES, 1, 0, 1);			/* K and V in one page */
-	round_trip(m, KV_PLACE_HALVES, 1, 0, 2);		/* all K, then all V */
-	round_trip(m, KV_PLACE_CROSS, 1, 0, 3);			/* all layers in one page */
-	round_trip(m, KV_PLACE_PAGES, m->block_tokens, 8, 4);	/* padded one-token pages */
+	round_trip(m, KV_PLACE_PAGES, 1, 0, 1);		      /* K and V in one page */
+	round_trip(m, KV_PLACE_HALVES, 1, 0, 2);	      /* all K, then all V */
+	round_trip(m, KV_PLACE_CROSS, 1, 0, 3);		      /* all layers in one page */
+	round_trip(m, KV_PLACE_PAGES, m->block_tokens, 8, 4); /* padded one-token pages */
 	round_trip(m, KV_PLACE_CROSS, m->block_tokens / 2, 1, 5);
 	free(m);
 }

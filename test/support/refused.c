@@ -1,8 +1,8 @@
 /* Wrong calls: the code and a text, nothing changed, and everything works afterwards. */
 #include "support/refused.h"
 
-#include <sched.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 void kv_refused_text(const struct okv_error *err, int code, const char *call)
 {
@@ -14,43 +14,56 @@ void kv_refused_text(const struct okv_error *err, int code, const char *call)
 		      err->stage);
 }
 
+void kv_set_number(void *object, const struct kv_number *n)
+{
+	/* Little-endian: the low bytes come first. */
+	memcpy((char *)object + n->offset, &n->value, n->bytes);
+}
+
+void *kv_edge(size_t bytes)
+{
+	size_t page = 4096, whole = (bytes + page - 1) / page * page;
+	char *at = mmap(NULL, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			0);
+	ck_assert(at != MAP_FAILED);
+	ck_assert_int_eq(mprotect(at + whole, page, PROT_NONE), 0);
+	return at + whole - bytes;
+}
+
 void kv_scene_look(struct kv_scene *s)
 {
 	ck_assert_int_eq(okv_stats_get(s->engine, &s->stats), 0);
 	s->status = kv_local_status(&s->local);
 }
 
-/* What ended is given back in the Manager's own time. */
-static void settle(const struct kv_scene *s, uint64_t leases, uint64_t bytes_pinned)
+/* Nothing runs, and leases hold this much: what ended is given back in the Manager's own time. */
+static bool is_settled(const struct kv_scene *s, uint64_t leases, uint64_t bytes_pinned)
 {
-	for (;;) {
-		struct okv_manager_status now = kv_local_status(&s->local);
-		if (now.leases == leases && now.bytes_pinned == bytes_pinned &&
-		    !now.ops_preparing && !now.ops_granted && !now.ops_active)
-			return;
-		sched_yield();
-	}
+	struct okv_manager_status now = kv_local_status(&s->local);
+	return now.leases == leases && now.bytes_pinned == bytes_pinned && !now.ops_preparing &&
+	       !now.ops_granted && !now.ops_active;
 }
 
 void kv_scene_open(struct kv_scene *s)
 {
 	struct okv_op_result r;
 	memset(s, 0, sizeof(*s));
-	kv_local_start(&s->local, NULL);
-	s->engine = kv_engine_connect(s->local.socket_path, 0);
+	const struct okv_manager_options o = kv_local_options(16u << 20);
+	kv_local_start(&s->local, &o, 0, &(struct kv_shape){0});
+	s->engine = s->local.engine;
+	s->ns = s->local.ns;
 	s->other = kv_engine_connect(s->local.socket_path, 0);
-	s->ns = kv_namespace(s->engine, &(struct kv_shape){0});
 	s->other_ns = kv_namespace(s->other, &(struct kv_shape){0});
 	kv_rank_open(&s->rank, s->ns, &(struct kv_shape){0}, 0);
 	ck_assert_int_eq(kv_publish(&s->rank, 1, 0, KV_SCENE_BLOCKS, NULL, &r), 0);
 	s->next_seq = 2;
-	settle(s, 0, 0);
+	kv_until(is_settled(s, 0, 0));
 	kv_scene_look(s);
 }
 
-#define SAME(of, field) ck_assert_msg(before.of.field == s->of.field, "%s was %llu and is %llu",   \
-				      #field, (unsigned long long)before.of.field,                 \
-				      (unsigned long long)s->of.field)
+#define SAME(of, field)                                                                  \
+	ck_assert_msg(before.of.field == s->of.field, "%s was %llu and is %llu", #field, \
+		      (unsigned long long)before.of.field, (unsigned long long)s->of.field)
 
 static void same_counters(struct kv_scene *s)
 {
@@ -100,16 +113,14 @@ void kv_scene_check(struct kv_scene *s)
 	same_counters(s);
 	round_trip(s, 1, false);
 	round_trip(s, s->next_seq++, true);
-	settle(s, s->status.leases, s->status.bytes_pinned);
+	kv_until(is_settled(s, s->status.leases, s->status.bytes_pinned));
 	kv_scene_look(s);
 }
 
 void kv_scene_close(struct kv_scene *s)
 {
 	kv_rank_close(&s->rank);
-	okv_namespace_close(s->ns);
 	okv_namespace_close(s->other_ns);
-	okv_engine_close(s->engine);
 	okv_engine_close(s->other);
 	kv_local_stop(&s->local);
 }

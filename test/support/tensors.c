@@ -326,8 +326,8 @@ int kv_blocks_restore_start(struct kv_tensors *t, struct okv_lease *lease,
 	return okv_restore_start(t->binding, lease, &o, ret_op, err);
 }
 
-int kv_blocks_restore(struct kv_tensors *t, struct okv_lease *lease,
-		      const struct kv_blocks *blocks, uint32_t n, struct okv_op_result *ret_result)
+int kv_blocks_restore(struct kv_tensors *t, struct okv_lease *lease, const struct kv_blocks *blocks,
+		      uint32_t n, struct okv_op_result *ret_result)
 {
 	struct okv_op *op;
 	kv_ok(kv_blocks_restore_start(t, lease, blocks, n, 0, &op, kv_err));

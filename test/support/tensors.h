@@ -81,7 +81,7 @@ uint64_t kv_groups_lookup(struct okv_namespace *ns, uint64_t seq, const uint32_t
 int kv_blocks_restore_start(struct kv_tensors *t, struct okv_lease *lease,
 			    const struct kv_blocks *blocks, uint32_t n, uint32_t flags,
 			    struct okv_op **ret_op, struct okv_error *err);
-int kv_blocks_restore(struct kv_tensors *t, struct okv_lease *lease,
-		      const struct kv_blocks *blocks, uint32_t n, struct okv_op_result *ret_result);
+int kv_blocks_restore(struct kv_tensors *t, struct okv_lease *lease, const struct kv_blocks *blocks,
+		      uint32_t n, struct okv_op_result *ret_result);
 
 #endif

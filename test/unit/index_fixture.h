@@ -28,9 +28,10 @@ struct bed_group {
 	uint32_t kind;
 	uint32_t block_tokens;
 	uint32_t window_tokens;
+	uint32_t times; /* as large as the others' blocks; 0: once */
 };
 
-static UNUSED_OK const struct bed_group one_full[] = {{OKV_GROUP_FULL, 16, 0}, {0, 0, 0}};
+static UNUSED_OK const struct bed_group one_full[] = {{OKV_GROUP_FULL, 16, 0, 0}, {0, 0, 0, 0}};
 
 static UNUSED_OK int bed_try_namespace(struct bed *bed, const char *model, const char *salt,
 				       const char *adapter, uint32_t pipeline_stage,
@@ -58,7 +59,8 @@ static UNUSED_OK int bed_try_namespace(struct bed *bed, const char *model, const
 	for (uint32_t g = 0; groups[g].block_tokens; g++) {
 		layers[g].order = g;
 		layers[g].segment_count = 1;
-		layers[g].segment_bytes[0] = segment_bytes;
+		layers[g].segment_bytes[0] =
+			segment_bytes * (groups[g].times ? groups[g].times : 1);
 		schema[g].kind = groups[g].kind;
 		schema[g].block_tokens = groups[g].block_tokens;
 		schema[g].window_tokens = groups[g].window_tokens;

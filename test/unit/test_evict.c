@@ -312,7 +312,7 @@ END_TEST
 START_TEST(groups_shrink_together)
 {
 	static const struct bed_group two[] = {
-		{OKV_GROUP_FULL, 16, 0}, {OKV_GROUP_FULL, 32, 0}, {0, 0, 0}};
+		{OKV_GROUP_FULL, 16, 0, 0}, {OKV_GROUP_FULL, 32, 0, 0}, {0, 0, 0, 0}};
 	struct bed bed;
 	bed_make(&bed, 6 * BLOCK_BYTES, 1, 100, 100, two);
 	put_in(&bed, 0, 0, 1, 0, 4);

@@ -294,10 +294,11 @@ START_TEST(a_late_release_hits_no_other_lease)
 	ck_assert_uint_ne(live.lease_slot, dead.lease_slot);
 	oki_index_lease_release(bed.index, 0, dead.lease_slot);
 	ck_assert_uint_eq(stats(&bed).leases, 1);
+	ck_assert_uint_eq(lease(&bed, 0, 1, 2).lease_slot, dead.lease_slot);
 	oki_index_lease_release(bed.index, 0, OKW_LEASES);
 	oki_index_lease_release(bed.index, OKW_MAX_SESSIONS, 0);
 	oki_index_lease_release(bed.index, 5, 0);
-	ck_assert_uint_eq(stats(&bed).leases, 1);
+	ck_assert_uint_eq(stats(&bed).leases, 2);
 	bed_fini(&bed);
 }
 END_TEST
@@ -417,7 +418,7 @@ END_TEST
 START_TEST(a_window_is_shortened_as_a_whole)
 {
 	static const struct bed_group window[] = {
-		{OKV_GROUP_FULL, 16, 0}, {OKV_GROUP_WINDOW, 16, 32}, {0, 0, 0}};
+		{OKV_GROUP_FULL, 16, 0, 0}, {OKV_GROUP_WINDOW, 16, 32, 0}, {0, 0, 0, 0}};
 	struct bed bed;
 	struct okw_lookup_reply reply;
 	bed_make(&bed, 20 * BLOCK_BYTES, 1, 25, 25, window);

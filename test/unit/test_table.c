@@ -27,9 +27,9 @@ END_TEST
 /* Whatever differs in identity or schema, the same keys are a clean miss. */
 START_TEST(different_identities_share_no_block)
 {
-	static const struct bed_group wide[] = {{OKV_GROUP_FULL, 32, 0}, {0, 0, 0}};
+	static const struct bed_group wide[] = {{OKV_GROUP_FULL, 32, 0, 0}, {0, 0, 0, 0}};
 	static const struct bed_group more[] = {
-		{OKV_GROUP_FULL, 16, 0}, {OKV_GROUP_STATE, 16, 0}, {0, 0, 0}};
+		{OKV_GROUP_FULL, 16, 0, 0}, {OKV_GROUP_STATE, 16, 0, 0}, {0, 0, 0, 0}};
 	struct bed bed;
 	bed_init(&bed, 16);
 	ck_assert_uint_eq(put(&bed, 1, 0, 2), 2);
@@ -121,7 +121,7 @@ static void put_key(struct bed *bed, uint32_t group, const void *keys, uint32_t 
 START_TEST(keys_are_compared_whole)
 {
 	static const struct bed_group two[] = {
-		{OKV_GROUP_FULL, 16, 0}, {OKV_GROUP_FULL, 16, 0}, {0, 0, 0}};
+		{OKV_GROUP_FULL, 16, 0, 0}, {OKV_GROUP_FULL, 16, 0, 0}, {0, 0, 0, 0}};
 	struct bed bed;
 	uint8_t key[32];
 	bed_make(&bed, 8 * BLOCK_BYTES, 1, 100, 100, two);
@@ -169,7 +169,7 @@ END_TEST
 START_TEST(bad_lookups_are_refused)
 {
 	static const struct bed_group two[] = {
-		{OKV_GROUP_FULL, 16, 0}, {OKV_GROUP_FULL, 16, 0}, {0, 0, 0}};
+		{OKV_GROUP_FULL, 16, 0, 0}, {OKV_GROUP_FULL, 16, 0, 0}, {0, 0, 0, 0}};
 	struct bed bed;
 	struct okw_lookup_reply reply;
 	struct okv_error err;
@@ -284,11 +284,11 @@ static void check_rule(struct bed *bed, const struct rule *rule, uint32_t sequen
 
 START_TEST(usable_prefix_follows_the_rule)
 {
-	const struct bed_group groups[] = {{OKV_GROUP_WINDOW, 8, 20},
-					   {OKV_GROUP_FULL, 16, 0},
-					   {OKV_GROUP_STATE, 32, 0},
-					   {OKV_GROUP_WINDOW, 16, 48},
-					   {0, 0, 0}};
+	const struct bed_group groups[] = {{OKV_GROUP_WINDOW, 8, 20, 0},
+					   {OKV_GROUP_FULL, 16, 0, 0},
+					   {OKV_GROUP_STATE, 32, 0, 0},
+					   {OKV_GROUP_WINDOW, 16, 48, 0},
+					   {0, 0, 0, 0}};
 	struct bed bed;
 	uint32_t random = 99;
 	bool some = false;
@@ -318,8 +318,9 @@ END_TEST
 START_TEST(block_sizes_without_a_common_prefix_are_a_miss)
 {
 	static const struct bed_group odd[] = {
-		{OKV_GROUP_FULL, 65537, 0}, {OKV_GROUP_FULL, 65539, 0}, {OKV_GROUP_FULL, 65543, 0},
-		{OKV_GROUP_FULL, 65551, 0}, {OKV_GROUP_FULL, 65557, 0}, {0, 0, 0}};
+		{OKV_GROUP_FULL, 65537, 0, 0}, {OKV_GROUP_FULL, 65539, 0, 0},
+		{OKV_GROUP_FULL, 65543, 0, 0}, {OKV_GROUP_FULL, 65551, 0, 0},
+		{OKV_GROUP_FULL, 65557, 0, 0}, {0, 0, 0, 0}};
 	struct bed bed;
 	struct oki_index_keys keys[5];
 	bed_make(&bed, 16 * BLOCK_BYTES, 1, 100, 100, odd);
@@ -344,15 +345,15 @@ END_TEST
 
 START_TEST(the_largest_request_is_answered)
 {
-	const struct bed_group all[] = {{OKV_GROUP_FULL, 16, 0},
-					{OKV_GROUP_FULL, 16, 0},
-					{OKV_GROUP_WINDOW, 16, 1u << 20},
-					{OKV_GROUP_WINDOW, 16, 1u << 15},
-					{OKV_GROUP_WINDOW, 16, 1},
-					{OKV_GROUP_STATE, 16, 0},
-					{OKV_GROUP_STATE, 16, 0},
-					{OKV_GROUP_STATE, 16, 0},
-					{0, 0, 0}};
+	const struct bed_group all[] = {{OKV_GROUP_FULL, 16, 0, 0},
+					{OKV_GROUP_FULL, 16, 0, 0},
+					{OKV_GROUP_WINDOW, 16, 1u << 20, 0},
+					{OKV_GROUP_WINDOW, 16, 1u << 15, 0},
+					{OKV_GROUP_WINDOW, 16, 1, 0},
+					{OKV_GROUP_STATE, 16, 0, 0},
+					{OKV_GROUP_STATE, 16, 0, 0},
+					{OKV_GROUP_STATE, 16, 0, 0},
+					{0, 0, 0, 0}};
 	const uint32_t expected[] = {4096, 4096, 4096, 2048, 1, 1, 1, 1};
 	struct bed bed;
 	struct oki_index_keys keys[OKW_MAX_GROUPS];
