@@ -12,6 +12,9 @@ int oki_fail(struct okv_error *err, int status, int stage, const char *fmt, ...)
 int oki_fail_os(struct okv_error *err, int status, int stage, int os_error, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
 
+/* A failure that a peer reports: its number if that is one of ours, else OKV_E_PROTOCOL. */
+int oki_peer_status(int status);
+
 /* One line to stderr and abort(): only where going on could corrupt memory. */
 _Noreturn void oki_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#include "base/error.h"
+
 struct entry {
 	int status;
 	const char *name;
@@ -60,6 +62,11 @@ const char *okv_status_text(int status)
 {
 	const struct entry *e = find(status);
 	return e ? e->text : "not a status of this library";
+}
+
+int oki_peer_status(int status)
+{
+	return status < 0 && find(status) ? status : OKV_E_PROTOCOL;
 }
 
 enum okv_status_group okv_status_group(int status)

@@ -27,6 +27,14 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 	oki_op_put(op);
 }
 
+static bool asks_for_blocks(const struct okv_op *op)
+{
+	for (uint32_t g = 0; g < op->transfer.group_count; g++)
+		if (op->transfer.groups[g].count)
+			return true;
+	return false;
+}
+
 /* With op->lock held. 1: Granted → Active is ours. */
 static int claim_locked(struct okv_op *op, bool *ret_empty)
 {
@@ -46,7 +54,7 @@ static int claim_locked(struct okv_op *op, bool *ret_empty)
 	oki_stages_mark(&op->stages, OKI_STAGE_CLAIMED);
 	op->phase = OKI_OP_ACTIVE;
 	op->part_total = op->reply.transfer.part_total;
-	*ret_empty = op->part_total == 0;
+	*ret_empty = op->part_total == 0 && !asks_for_blocks(op);
 	return 1;
 }
 
@@ -104,6 +112,8 @@ static int grant_next(void *arg, struct oki_part *ret_part, struct okv_error *er
 	pthread_mutex_unlock(&op->lock);
 	if (cancelled)
 		return oki_fail(err, OKV_E_CANCELLED, OKV_STAGE_CLAIM, "cancelled by the caller");
+	if (!op->part_total)
+		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM, "a plan without parts");
 	uint32_t index;
 	/* Read before the claim: what a dead Manager had offered by then is still good. */
 	bool lost = atomic_load(&op->engine->state) != 0;

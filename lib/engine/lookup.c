@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/options.h"
 
@@ -82,6 +83,24 @@ static int ask(struct okv_op *op, struct okw_request *head, uint32_t bytes, int 
 	return 0;
 }
 
+/* What the Manager says it holds must fit the schema and, for a lookup (o not NULL), the keys. */
+static int check_reply(const struct okv_namespace *ns, const struct okv_lookup_options *o,
+		       const struct okw_lookup_reply *reply, struct okv_error *err)
+{
+	uint32_t n = reply->group_count;
+	bool holds = o ? n == o->group_count : n <= ns->schema.group_count;
+	for (uint32_t i = 0; holds && i < n; i++) {
+		uint32_t group = reply->groups[i].group, most = OKV_MAX_BLOCKS;
+		if (o)
+			most = o->groups[i].count;
+		holds = o ? group == o->groups[i].group : group < ns->schema.group_count;
+		holds = holds && oki_within(reply->groups[i].first, reply->groups[i].count, most);
+	}
+	return holds ? 0
+		     : oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_PREPARE,
+				"the answer names blocks that were not asked for");
+}
+
 static void take_result(const struct okw_lookup_reply *reply, struct okv_lookup_result *ret_result)
 {
 	struct okv_lookup_result r = {
@@ -89,8 +108,6 @@ static void take_result(const struct okw_lookup_reply *reply, struct okv_lookup_
 		.group_count = reply->group_count,
 		.shortened = reply->shortened,
 	};
-	if (r.group_count > OKV_MAX_GROUPS)
-		r.group_count = OKV_MAX_GROUPS;
 	for (uint32_t i = 0; i < r.group_count; i++)
 		r.groups[i] = (struct okv_hit){.group = reply->groups[i].group,
 					       .first = reply->groups[i].first,
@@ -165,6 +182,9 @@ int okv_lookup(struct okv_namespace *ns, const struct okv_lookup_options *opts,
 	atomic_fetch_add_explicit(&ns->engine->counters.lookups, 1, memory_order_relaxed);
 	struct okv_lease *lease = NULL;
 	const struct okw_lookup_reply *reply = &op->reply.lookup;
+	rc = check_reply(ns, &o, reply, err);
+	if (rc)
+		goto put_op;
 	if (reply->lease_slot < OKW_LEASES && !peek) {
 		rc = make_lease(ns, reply, &lease, err);
 		if (rc) {
@@ -207,7 +227,9 @@ int okv_lease_open(struct okv_namespace *ns, const struct okv_lease_id *id,
 		rc = oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_PREPARE, "a lease without a slot");
 		goto put_op;
 	}
-	rc = make_lease(ns, reply, ret_lease, err);
+	rc = check_reply(ns, NULL, reply, err);
+	if (!rc)
+		rc = make_lease(ns, reply, ret_lease, err);
 	if (rc)
 		release_slot(ns->engine, reply->lease_slot);
 put_op:

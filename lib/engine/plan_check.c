@@ -54,10 +54,10 @@ static int count_entries(struct okv_op *op, const struct okw_plan_entry *entries
 					e->ordinal, e->request_group);
 		uint32_t *next = &op->next_ordinal[e->request_group];
 		/* Ascending over all parts: no page of the operation is written twice. */
-		if (e->ordinal < *next)
+		if (e->ordinal < *next || (op->kind == OKW_OP_RESTORE && e->ordinal != *next))
 			return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
-					"block %u of group %u is named twice or out of order",
-					e->ordinal, e->request_group);
+					"block %u of group %u where block %u is due", e->ordinal,
+					e->request_group, *next);
 		*next = e->ordinal + 1;
 		part->groups[e->request_group].count++;
 	}
@@ -79,6 +79,24 @@ static void fill_pairs(struct okv_op *op, const struct okw_plan_entry *entries, 
 	}
 }
 
+/*
+ * A restore is all of its blocks: none is missing at the end, and no group is called complete
+ * before. A publish may leave out what is stored already.
+ */
+static int check_complete(struct okv_op *op, uint32_t groups_done, bool last, struct okv_error *err)
+{
+	if (op->kind != OKW_OP_RESTORE)
+		return 0;
+	for (uint32_t g = 0; g < op->transfer.group_count; g++) {
+		uint32_t asked = op->transfer.groups[g].count;
+		if (op->next_ordinal[g] != asked && (last || groups_done >> g & 1))
+			return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
+					"the plan ends group %u after %u of %u blocks", g,
+					op->next_ordinal[g], asked);
+	}
+	return 0;
+}
+
 int oki_plan_check(struct okv_op *op, const uint8_t *bytes, uint32_t size, uint32_t index,
 		   struct oki_part *ret_part, struct okv_error *err)
 {
@@ -91,6 +109,8 @@ int oki_plan_check(struct okv_op *op, const uint8_t *bytes, uint32_t size, uint3
 		(const struct okw_plan_entry *)(const void *)(bytes + sizeof(head));
 	struct oki_part part = {.groups_done = head.groups_done};
 	rc = count_entries(op, entries, head.entry_count, &part, err);
+	if (!rc)
+		rc = check_complete(op, head.groups_done, index + 1 == op->part_total, err);
 	if (rc)
 		return rc;
 	part.pairs = malloc((head.entry_count + 1) * sizeof(*part.pairs));

@@ -157,11 +157,17 @@ static void take_end(struct okv_op *op, struct okw_record *r, uint64_t tag)
 	take_reply(op, r);
 	take_text(r, text);
 	int status = r->status;
-	if (okv_status_group(status) == OKV_GROUP_OK)
-		status = 0;
+	if (status)
+		status = oki_peer_status(status);
 	uint32_t state = OKI_TAG_STATE(tag);
 	if (state == OKW_REVOKED && !status)
 		status = OKV_E_CANCELLED;
+	if (!status && op->phase == OKI_OP_GRANT && op->binding &&
+	    (op->kind == OKW_OP_RESTORE || op->reply.transfer.blocks)) {
+		/* Nothing was granted, so nothing was copied. */
+		status = OKV_E_PROTOCOL;
+		strcpy(text, "the Manager calls it done without a grant");
+	}
 	op->tag = tag;
 	oki_move(r, &op->tag, OKW_FREE, OKI_MOVER_ENGINE);
 	free_record(op);

@@ -48,10 +48,7 @@ int oki_rpc_connect(struct okv_engine *engine, const char *socket_path, struct o
 
 static int reply_error(const struct oki_message *m, struct okv_error *err)
 {
-	int status = m->head.status;
-	if (okv_status_group(status) == OKV_GROUP_OK)
-		status = OKV_E_PROTOCOL;
-	return oki_fail(err, status, OKV_STAGE_REGISTER, "%.*s",
+	return oki_fail(err, oki_peer_status(m->head.status), OKV_STAGE_REGISTER, "%.*s",
 			(int)(m->body_bytes < 200 ? m->body_bytes : 200), (const char *)m->body);
 }
 

@@ -56,11 +56,8 @@ static int take_reply(const struct oki_message *message, struct okv_manager_stat
 		      struct okv_error *err)
 {
 	if (message->head.status)
-		return oki_fail(err,
-				okv_status_group(message->head.status) == OKV_GROUP_OK
-					? OKV_E_PROTOCOL
-					: message->head.status,
-				OKV_STAGE_CONNECT, "%.*s",
+		return oki_fail(err, oki_peer_status(message->head.status), OKV_STAGE_CONNECT,
+				"%.*s",
 				(int)(message->body_bytes < 200 ? message->body_bytes : 200),
 				(const char *)message->body);
 	if (message->head.kind != OKW_MSG_STATUS || message->body_bytes != sizeof(*ret_status))

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -60,6 +61,18 @@ int oki_channel_create(struct oki_channel *channel, uint64_t epoch, uint64_t tok
 	return 0;
 }
 
+/* Writing to a pipe that came instead of an eventfd would kill this process; a file never rests. */
+static int check_bell(int fd, struct okv_error *err)
+{
+	struct stat st;
+	if (fstat(fd, &st))
+		return oki_fail_os(err, OKV_E_PROTOCOL, OKV_STAGE_CONNECT, errno, "fstat of a bell");
+	/* Anonymous inodes are the files without a type. */
+	if (st.st_mode & S_IFMT)
+		return oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_CONNECT, "a bell is no eventfd");
+	return 0;
+}
+
 int oki_channel_import(struct oki_channel *channel, int fds[4], const struct okw_welcome *welcome,
 		       struct okv_error *err)
 {
@@ -76,6 +89,10 @@ int oki_channel_import(struct oki_channel *channel, int fds[4], const struct okw
 			"the Manager's control memory has %u + %u bytes, this side's %zu + %u",
 			welcome->control_bytes, welcome->request_area_bytes,
 			(size_t)OKW_CONTROL_BYTES, OKW_REQUEST_AREA_BYTES);
+	if (!rc)
+		rc = check_bell(c.engine_bell, err);
+	if (!rc)
+		rc = check_bell(c.manager_bell, err);
 	if (!rc)
 		rc = map_both(&c, err);
 	if (!rc && (c.control->magic != OKW_MAGIC || c.control->epoch != welcome->epoch ||

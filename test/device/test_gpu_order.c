@@ -3,8 +3,6 @@
 #include "device/gpu_kernels.h"
 
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- what may be restored into ---- */
 

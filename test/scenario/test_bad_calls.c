@@ -186,7 +186,7 @@ START_TEST(leases)
 	kv_until(kv_local_status(&scene.local).leases == 0);
 	kv_refused(OKV_E_NOENT, okv_lease_open(scene.ns, &id, &untouched, kv_err));
 	okv_namespace_close(salted);
-	kv_scene_look(&scene);
+	kv_scene_settle(&scene);
 }
 END_TEST
 
@@ -293,8 +293,7 @@ START_TEST(restores)
 	for (uint32_t i = 0; i < N; i++)
 		ck_assert_uint_eq(kv_wrong(&scene.rank, 1, i, in->pages + i), 0);
 	okv_lease_release(lease);
-	kv_until(kv_local_status(&scene.local).leases == 0);
-	kv_scene_look(&scene);
+	kv_scene_settle(&scene);
 }
 END_TEST
 
@@ -404,7 +403,7 @@ START_TEST(publishes)
 	ck_assert_int_eq(okv_op_wait(op, 60000, &r), 0);
 	ck_assert_uint_eq(r.blocks, N);
 	okv_op_release(op);
-	kv_scene_look(&scene);
+	kv_scene_settle(&scene);
 }
 END_TEST
 
@@ -449,8 +448,7 @@ START_TEST(operations)
 	ck_assert_int_eq(okv_op_wait(publish, 60000, &r), 0);
 	okv_op_release(publish);
 	free(from);
-	kv_until(kv_local_status(&scene.local).leases == 0);
-	kv_scene_look(&scene);
+	kv_scene_settle(&scene);
 }
 END_TEST
 
@@ -487,8 +485,7 @@ START_TEST(foreign_handles)
 	kv_rank_close(&theirs);
 	kv_rank_close(&ours);
 	okv_namespace_close(salted);
-	kv_until(kv_local_status(&scene.local).leases == 0);
-	kv_scene_look(&scene);
+	kv_scene_settle(&scene);
 }
 END_TEST
 
@@ -513,7 +510,7 @@ START_TEST(an_engine_that_restores_only)
 	okv_namespace_close(ns);
 	okv_engine_close(e);
 	kv_until(kv_local_status(&scene.local).sessions == 2);
-	kv_until(kv_local_status(&scene.local).leases == 0);
+	kv_scene_settle(&scene);
 }
 END_TEST
 
@@ -567,8 +564,7 @@ START_TEST(closed_and_quiesced_handles)
 	okv_lease_release(lease);
 	okv_op_release(op);
 	kv_until(kv_local_status(&scene.local).sessions == 1);
-	kv_until(kv_local_status(&scene.local).leases == 0);
-	kv_scene_look(&scene);
+	kv_scene_settle(&scene);
 }
 END_TEST
 

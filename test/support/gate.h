@@ -2,6 +2,7 @@
 #ifndef TEST_SUPPORT_GATE_H
 #define TEST_SUPPORT_GATE_H
 
+#include <check.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include "support/kv.h"
@@ -20,8 +21,11 @@ struct kv_gate {
 	_Atomic bool is_open;
 };
 
-/* Does this kernel allow it? Else *ret_why says why not. */
+/* Does this kernel allow it? Else *ret_why (may be NULL) says why not. */
 bool kv_gate_possible(const char **ret_why);
+/* Run and free a suite: what main returns. Where gates are not possible its tests that need one
+ * were left out, and success is a skip that says so. */
+int kv_gate_run(Suite *suite);
 
 /* Close over the whole memory pages inside [at, at + bytes); there must be one. */
 void kv_gate_close(struct kv_gate *gate, void *at, uint64_t bytes);

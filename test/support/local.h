@@ -35,13 +35,13 @@ struct kv_owned {
 struct okv_owner kv_owner(struct kv_owned *owned);
 
 /* Look again and again until it is true; fail the test after a minute. */
-#define kv_until(condition)                                                                        \
-	do {                                                                                       \
-		time_t end_ = time(NULL) + 60;                                                     \
-		while (!(condition)) {                                                             \
-			ck_assert_msg(time(NULL) < end_, "never true: %s", #condition);            \
-			sched_yield();                                                             \
-		}                                                                                  \
+#define kv_until(condition)                                                             \
+	do {                                                                            \
+		time_t end_ = time(NULL) + 60;                                          \
+		while (!(condition)) {                                                  \
+			ck_assert_msg(time(NULL) < end_, "never true: %s", #condition); \
+			sched_yield();                                                  \
+		}                                                                       \
 	} while (0)
 
 #endif

@@ -55,8 +55,10 @@ struct kv_scene {
 #define KV_SCENE_BLOCKS 4u
 
 void kv_scene_open(struct kv_scene *scene);
-/* The counters are right as they are now. */
+/* Wait until no operation runs; the counters are right as they are then. */
 void kv_scene_look(struct kv_scene *scene);
+/* Wait until no lease is left, then look. */
+void kv_scene_settle(struct kv_scene *scene);
 /* Counters are as at the last look, open or check, and a new sequence makes the round trip. */
 void kv_scene_check(struct kv_scene *scene);
 void kv_scene_close(struct kv_scene *scene);
