@@ -65,11 +65,11 @@ void mini_kv_renumber(struct mini_kv *kv, uint64_t order)
 		kv->table[i] = i;
 	if (!order)
 		return;
-	for (uint32_t i = kv->page_count - 1; i > 0; i--) {
-		uint32_t j = (uint32_t)((mini_random(&state) >> 32) % (i + 1));
-		uint32_t page = kv->table[i];
+	for (uint32_t left = kv->page_count; left > 1; left--) {
+		uint32_t j = (uint32_t)((mini_random(&state) >> 32) % left);
+		uint32_t page = kv->table[left - 1];
 
-		kv->table[i] = kv->table[j];
+		kv->table[left - 1] = kv->table[j];
 		kv->table[j] = page;
 	}
 }

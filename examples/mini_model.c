@@ -81,7 +81,7 @@ static void make_angles(struct mini_model *m, uint32_t positions)
 {
 	for (uint32_t p = 0; p < positions; p++) {
 		for (uint32_t i = 0; i < HALF; i++) {
-			float rate = powf(10000.0f, -(float)i / (float)HALF);
+			float rate = powf(10000.0f, -2.0f * (float)i / (float)MINI_HEAD_DIM);
 
 			m->cos[p * HALF + i] = cosf((float)p * rate);
 			m->sin[p * HALF + i] = sinf((float)p * rate);

@@ -6,41 +6,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void fill(struct okv_error *err, int status, int stage, int os_error, const char *fmt,
-		 va_list args)
+void oki_describe(struct okv_error *err, int status, int stage, int os_error, const char *fmt, ...)
 {
+	if (!err)
+		return;
 	memset(err, 0, sizeof(*err));
 	err->status = status;
 	err->stage = stage;
 	err->os_error = os_error;
+	va_list args;
+	va_start(args, fmt);
 	int used = vsnprintf(err->text, sizeof(err->text), fmt, args);
+	va_end(args);
 	if (os_error && used >= 0 && (size_t)used < sizeof(err->text)) {
 		char buf[96];
 		const char *text = strerror_r(os_error, buf, sizeof(buf));
 		snprintf(err->text + used, sizeof(err->text) - (size_t)used, ": %s", text);
 	}
-}
-
-int oki_fail(struct okv_error *err, int status, int stage, const char *fmt, ...)
-{
-	if (err) {
-		va_list args;
-		va_start(args, fmt);
-		fill(err, status, stage, 0, fmt, args);
-		va_end(args);
-	}
-	return status;
-}
-
-int oki_fail_os(struct okv_error *err, int status, int stage, int os_error, const char *fmt, ...)
-{
-	if (err) {
-		va_list args;
-		va_start(args, fmt);
-		fill(err, status, stage, os_error, fmt, args);
-		va_end(args);
-	}
-	return status;
 }
 
 void oki_die(const char *fmt, ...)

@@ -4,13 +4,23 @@
 
 #include <orbitkv/status.h>
 
-/* Write status, stage and text into err (may be NULL) and return status. */
-int oki_fail(struct okv_error *err, int status, int stage, const char *fmt, ...)
-	__attribute__((format(printf, 4, 5)));
-
-/* The same with an errno value: appends ": " and its text. */
-int oki_fail_os(struct okv_error *err, int status, int stage, int os_error, const char *fmt, ...)
+/* Write status, stage, errno value (0: none; else its text is appended) and text into err. */
+void oki_describe(struct okv_error *err, int status, int stage, int os_error, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
+
+/*
+ * Describe a failure in err (may be NULL); the value is status. A macro, so that compilers and
+ * analyzers see the status itself and do not go on as if a failure could be 0.
+ */
+#define oki_fail(err, status, stage, ...) oki_fail_os(err, status, stage, 0, __VA_ARGS__)
+
+/* The same with an errno value. */
+#define oki_fail_os(err, status, stage, os_error, ...)                       \
+	__extension__({                                                      \
+		const int oki_status = (status);                             \
+		oki_describe(err, oki_status, stage, os_error, __VA_ARGS__); \
+		oki_status;                                                  \
+	})
 
 /* A failure that a peer reports: its number if that is one of ours, else OKV_E_PROTOCOL. */
 int oki_peer_status(int status);

@@ -87,9 +87,9 @@ static void host_close(struct oki_device *device)
 
 static void host_identify(struct oki_device *device, uint8_t ret_id[16])
 {
+	static const uint8_t id[16] = "host";
 	(void)device;
-	memset(ret_id, 0, 16);
-	memcpy(ret_id, "host", 4);
+	memcpy(ret_id, id, sizeof(id));
 }
 
 /* A CPU copies from any mapping: there is nothing to prepare and nothing to undo. */

@@ -97,26 +97,26 @@ static int check_complete(struct okv_op *op, uint32_t groups_done, bool last, st
 	return 0;
 }
 
-int oki_plan_check(struct okv_op *op, const uint8_t *bytes, uint32_t size, uint32_t index,
+int oki_plan_check(struct okv_op *op, const uint8_t *part, uint32_t bytes, uint32_t index,
 		   struct oki_part *ret_part, struct okv_error *err)
 {
 	struct okw_plan_head head;
-	memcpy(&head, bytes, sizeof(head));
-	int rc = check_head(op, &head, size, index, err);
+	memcpy(&head, part, sizeof(head));
+	int rc = check_head(op, &head, bytes, index, err);
 	if (rc)
 		return rc;
 	const struct okw_plan_entry *entries =
-		(const struct okw_plan_entry *)(const void *)(bytes + sizeof(head));
-	struct oki_part part = {.groups_done = head.groups_done};
-	rc = count_entries(op, entries, head.entry_count, &part, err);
+		(const struct okw_plan_entry *)(const void *)(part + sizeof(head));
+	struct oki_part made = {.groups_done = head.groups_done};
+	rc = count_entries(op, entries, head.entry_count, &made, err);
 	if (!rc)
 		rc = check_complete(op, head.groups_done, index + 1 == op->part_total, err);
 	if (rc)
 		return rc;
-	part.pairs = malloc((head.entry_count + 1) * sizeof(*part.pairs));
-	if (!part.pairs)
+	made.pairs = malloc((head.entry_count + 1) * sizeof(*made.pairs));
+	if (!made.pairs)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CLAIM, "no memory for a plan");
-	fill_pairs(op, entries, head.entry_count, &part);
-	*ret_part = part;
+	fill_pairs(op, entries, head.entry_count, &made);
+	*ret_part = made;
 	return 0;
 }

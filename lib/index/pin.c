@@ -2,6 +2,7 @@
 #include "index/index_private.h"
 
 #include <stdlib.h>
+#include "base/error.h"
 
 bool oki_pins_reserve(struct oki_index *index, uint64_t count)
 {
@@ -65,6 +66,8 @@ void oki_unpin_block(struct oki_index *index, struct oki_block *block, struct ok
 	struct oki_pin **at = pin_of(block, account);
 	struct oki_pin *pin = *at;
 
+	if (!pin)
+		oki_die("a lease unpins a block that it does not pin");
 	if (--pin->count > 0)
 		return;
 	*at = pin->next;

@@ -149,7 +149,7 @@ static struct pitch pitch_at(const struct piece *pieces, const struct limits *li
 	const struct piece *b = &pieces[1];
 	struct pitch none = {0};
 	uint64_t host = (uintptr_t)b->host - (uintptr_t)a->host;
-	if (memcmp(&a->key[KEY_STEP], &b->key[KEY_STEP], sizeof(uint32_t) * (KEY_COUNT - 1)))
+	if (memcmp(&a->key[KEY_STEP], &b->key[KEY_STEP], sizeof(uint32_t) * (KEY_COUNT - 1)) != 0)
 		return none;
 	if (b->host <= a->host || host < limits->block_bytes || host > limits->max_host_pitch)
 		return none;

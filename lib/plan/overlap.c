@@ -14,7 +14,7 @@ static WIDE floor_div(WIDE a, WIDE b)
 static UWIDE floor_sum(UWIDE n, UWIDE m, UWIDE a, UWIDE b)
 {
 	UWIDE sum = 0;
-	for (;;) {
+	while (n > 0 && m > 0) {
 		if (a >= m) {
 			sum += n * (n - 1) / 2 * (a / m);
 			a %= m;
@@ -24,14 +24,13 @@ static UWIDE floor_sum(UWIDE n, UWIDE m, UWIDE a, UWIDE b)
 			b %= m;
 		}
 		UWIDE top = a * n + b;
-		if (top < m)
-			return sum;
 		n = top / m;
 		b = top % m;
 		UWIDE swap = m;
 		m = a;
 		a = swap;
 	}
+	return sum;
 }
 
 /* Is (first + i * step) mod m below limit for some i < n? limit < m. */

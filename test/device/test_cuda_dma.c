@@ -177,6 +177,8 @@ START_TEST(bytes_as_a_plain_loop)
 		case_noise(&seed, want_pages, c.pages_bytes);
 		memcpy(host, want_host, c.host_bytes);
 		MUST(cu.cuMemcpyHtoD((CUdeviceptr)pages, want_pages, c.pages_bytes));
+		/* From pageable memory it returns before the bytes are in place. */
+		MUST(cu.cuStreamSynchronize(NULL));
 		case_place(&c, host, pages);
 		case_expect(&c, host, direction, want_host, want_pages);
 		OKAY(ops->copy(stream, direction, &c.map, c.runs, c.run_count, &problem));

@@ -385,8 +385,10 @@ START_TEST(the_oracle_sees_one_byte)
 	gpu_kv_upload(&k);
 	ck_assert_uint_eq(gpu_kv_differs(&k), 0);
 	gpu_ok(cudaMemset(k.memory + 512 + 16384 * 3, 0, 1));
+	gpu_ok(cudaDeviceSynchronize());
 	ck_assert_uint_eq(gpu_kv_differs(&k), 1);
 	gpu_ok(cudaMemset(k.memory + k.image.bytes - 1, 0, 1));
+	gpu_ok(cudaDeviceSynchronize());
 	ck_assert_uint_eq(gpu_kv_differs(&k), 2);
 	gpu_kv_close(&k);
 }

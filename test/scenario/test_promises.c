@@ -244,7 +244,7 @@ START_TEST(r2_bytes_outside_the_listed_payloads_never_change)
 		 .pages_per_block = 2},
 		{.segments = 2, .segment_bytes = 584, .page_pad = 56, .pages = 64},
 		{.segments = 2,
-		 .segment_bytes = 4097,
+		 .segment_bytes = 9001,
 		 .page_pad = 31,
 		 .pages = 64,
 		 .pages_per_block = 4,
