@@ -17,10 +17,10 @@ struct CUevent_st;
 
 #define OKV_MAX_GROUPS 8
 #define OKV_MAX_SEGMENTS 8
-#define OKV_MAX_LAYERS 1024	/* of one schema, all groups together */
+#define OKV_MAX_LAYERS 1024 /* of one schema, all groups together */
 #define OKV_MAX_RANK_SLOTS 64
 #define OKV_MAX_KEY_BYTES 32
-#define OKV_MAX_BLOCKS 4096	/* per group of one lookup or operation */
+#define OKV_MAX_BLOCKS 4096 /* per group of one lookup or operation */
 
 enum okv_group_kind {
 	OKV_GROUP_FULL = 1,   /* usable: a leading run of blocks */
@@ -30,13 +30,13 @@ enum okv_group_kind {
 
 /** One layer of a schema: what one block holds of it on one rank. */
 struct okv_layer_schema {
-	uint32_t order; /* place in the model's consumption order, unique in the schema */
-	uint32_t segment_count;			  /* 1 to OKV_MAX_SEGMENTS; K and V are two */
+	uint32_t order;		/* place in the model's consumption order, unique in the schema */
+	uint32_t segment_count; /* 1 to OKV_MAX_SEGMENTS; K and V are two */
 	uint64_t segment_bytes[OKV_MAX_SEGMENTS]; /* per block, all its tokens; > 0 */
 };
 
 struct okv_group_schema {
-	uint32_t kind; /* enum okv_group_kind */
+	uint32_t kind;		/* enum okv_group_kind */
 	uint32_t block_tokens;	/* tokens per block; > 0 */
 	uint32_t window_tokens; /* OKV_GROUP_WINDOW only, > 0; else 0 */
 	uint32_t layer_count;
@@ -130,8 +130,8 @@ struct okv_binding_options {
 	uint32_t device;      /* enum okv_device_kind */
 	int32_t device_index; /* CUDA ordinal */
 	uint32_t rank_slot;
-	uint32_t layer_count;	/* of all groups, group after group, each in schema order */
-	uint32_t copy_threads;	/* host device; 0: one per CPU, at most 8 */
+	uint32_t layer_count;  /* of all groups, group after group, each in schema order */
+	uint32_t copy_threads; /* host device; 0: one per CPU, at most 8 */
 	const struct okv_layer *layers;
 };
 

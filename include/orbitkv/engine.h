@@ -22,8 +22,8 @@ struct okv_engine_options {
 	uint32_t flags;				    /* OKV_ENGINE_* */
 	const char *socket_path;		    /* copied; NULL: default path */
 	const struct okv_manager_options *embedded; /* copied; NULL: defaults; EMBEDDED only */
-	int32_t connect_timeout_ms;		    /* default 5,000; also bounds registration calls */
-	uint32_t spin_us;			    /* how long a call spins for its answer; default 50 */
+	int32_t connect_timeout_ms; /* default 5,000; also bounds registration calls */
+	uint32_t spin_us;	    /* how long a call spins for its answer; default 50 */
 	okv_log_fn *log;
 	void *log_arg;
 };

@@ -26,7 +26,7 @@ struct okv_lookup_options {
 	uint32_t flags;	    /* OKV_LOOKUP_* */
 	uint32_t consumers; /* how many restores will spend a share; default 1 */
 	uint32_t group_count;
-	const struct okv_keys *groups; /* distinct groups; block 0 of each is the sequence's start */
+	const struct okv_keys *groups; /* distinct; block 0 of each is the sequence's start */
 	int32_t timeout_ms;	       /* for the answer; default 5,000; < 0 without limit */
 	uint32_t reserved;
 };

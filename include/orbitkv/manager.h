@@ -34,14 +34,14 @@ struct okv_manager_options {
 	uint32_t touch_threads;	 /* 0: one per CPU, at most 16 */
 	const uid_t *allow_uids; /* peers besides our own uid; naming one trusts it fully */
 	uint32_t allow_uid_count;
-	uint32_t dispatchers;	      /* 0: 1 for up to 4 CPUs, else 2 */
-	uint32_t spin_us;	      /* how long a dispatcher spins before it sleeps; default 50 */
-	uint32_t lease_ttl_ms;	      /* default 600,000 */
-	uint32_t reserve_percent;     /* share of the pool all leases may pin; default 75 */
-	uint32_t session_percent;     /* the same for one session; default 75 */
-	uint32_t restore_permits;     /* restores per device until retired; default 128 */
-	uint32_t max_sessions;	      /* live or retained; default and maximum 64 */
-	uint32_t part_bytes;	      /* largest plan part; default and maximum 256 KiB */
+	uint32_t dispatchers;	  /* 0: 1 for up to 4 CPUs, else 2 */
+	uint32_t spin_us;	  /* how long a dispatcher spins before it sleeps; default 50 */
+	uint32_t lease_ttl_ms;	  /* default 600,000 */
+	uint32_t reserve_percent; /* share of the pool all leases may pin; default 75 */
+	uint32_t session_percent; /* the same for one session; default 75 */
+	uint32_t restore_permits; /* restores per device until retired; default 128 */
+	uint32_t max_sessions;	  /* live or retained; default and maximum 64 */
+	uint32_t part_bytes;	  /* largest plan part; default and maximum 256 KiB */
 	uint64_t operation_plan_bytes; /* plan of one operation; default 32 MiB */
 	uint64_t session_plan_bytes;   /* plans prepared for one session; default 64 MiB */
 	okv_log_fn *log;
@@ -120,9 +120,9 @@ struct okv_manager_status {
 	uint64_t ops_granted;
 	uint64_t ops_active;
 	uint64_t ops_quarantined;
-	uint64_t ops_done;	/* lookups and other calls answered */
-	uint64_t ops_reaped;	/* transfers that drained and were released */
-	uint64_t ops_revoked;	/* grants taken back before the claim */
+	uint64_t ops_done;    /* lookups and other calls answered */
+	uint64_t ops_reaped;  /* transfers that drained and were released */
+	uint64_t ops_revoked; /* grants taken back before the claim */
 	uint64_t ops_refused;
 	uint64_t control_bytes; /* shared control memory of one session */
 	uint64_t wakeups;	/* times a Manager thread woke from sleep */

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-#define OKV_OP_NOTIFY 0x1u     /* report completion through okv_engine_poll() */
-#define OKV_RESTORE_KEEP 0x2u  /* do not spend a share of the lease */
+#define OKV_OP_NOTIFY 0x1u    /* report completion through okv_engine_poll() */
+#define OKV_RESTORE_KEEP 0x2u /* do not spend a share of the lease */
 
 /**
  * What must have finished before the pages may be touched: the streams that last used (restore)
@@ -113,13 +113,13 @@ struct okv_stage_times {
 };
 
 struct okv_op_result {
-	int32_t status;	       /* final: 0 or OKV_E_* */
-	uint32_t lease_spent;  /* restore: a share is gone */
-	uint64_t blocks;       /* copied */
-	uint64_t bytes;	       /* payload copied */
-	uint64_t present;      /* publish: skipped, stored already */
-	uint64_t in_progress;  /* publish: skipped, another publisher is at it */
-	uint64_t not_stored;   /* publish: tail for which there was no space */
+	int32_t status;		      /* final: 0 or OKV_E_* */
+	uint32_t lease_spent;	      /* restore: a share is gone */
+	uint64_t blocks;	      /* copied */
+	uint64_t bytes;		      /* payload copied */
+	uint64_t present;	      /* publish: skipped, stored already */
+	uint64_t in_progress;	      /* publish: skipped, another publisher is at it */
+	uint64_t not_stored;	      /* publish: tail for which there was no space */
 	struct okv_stage_times times; /* zero unless OKV_ENGINE_STAGE_TIMES */
 	char text[96];		      /* why, when status is not 0 */
 };

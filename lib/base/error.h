@@ -26,6 +26,6 @@ void oki_describe(struct okv_error *err, int status, int stage, int os_error, co
 int oki_peer_status(int status);
 
 /* One line to stderr and abort(): only where going on could corrupt memory. */
-_Noreturn void oki_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void oki_die(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 #endif

@@ -50,7 +50,7 @@
 #endif
 
 struct oki_cuda_api {
-#define OKI_CUDA_FIELD(field, symbol) __typeof__(symbol) *field;
+#define OKI_CUDA_FIELD(field, symbol) __typeof__(symbol) *(field);
 	OKI_CUDA_CALLS(OKI_CUDA_FIELD)
 	OKI_CUDA_OPTIONAL_CALLS(OKI_CUDA_FIELD)
 #undef OKI_CUDA_FIELD

@@ -24,7 +24,7 @@ struct oki_layer_map {
 	struct oki_segment_map {
 		uint64_t page_offset;  /* inside a page */
 		uint64_t block_offset; /* inside a block's payload */
-		uint64_t bytes;	       /* per page; page j of a block is at block_offset + j * bytes */
+		uint64_t bytes; /* per page; page j of a block is at block_offset + j * bytes */
 	} segments[OKV_MAX_SEGMENTS];
 };
 
@@ -92,8 +92,8 @@ struct oki_device_ops {
 		     struct okv_error *err);
 	/* Queue one layer. Borrows map and runs until a mark recorded later is complete. */
 	int (*copy)(struct oki_stream *stream, enum oki_direction direction,
-		    const struct oki_layer_map *map, const struct oki_run *runs,
-		    uint32_t run_count, struct okv_error *err);
+		    const struct oki_layer_map *map, const struct oki_run *runs, uint32_t run_count,
+		    struct okv_error *err);
 	int (*record_event)(struct oki_stream *stream, struct CUevent_st *event,
 			    struct okv_error *err);
 
@@ -109,7 +109,7 @@ struct oki_device_ops {
 };
 
 extern const struct oki_device_ops oki_device_host;
-extern const struct oki_device_ops oki_device_cuda_dma; /* every call says why in a host-only build */
+extern const struct oki_device_ops oki_device_cuda_dma; /* in a host-only build: calls say why */
 
 /* The table for an enum okv_device_kind, or NULL. */
 const struct oki_device_ops *oki_device_find(uint32_t kind);

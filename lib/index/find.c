@@ -216,12 +216,11 @@ static int lookup_locked(struct pinning *p, struct okw_lookup_reply *reply, stru
 static int check(struct oki_index *index, const struct oki_index_lookup *ask,
 		 const struct oki_namespace **ret_ns, struct okv_error *err)
 {
-	const struct oki_namespace *ns = oki_namespace_get(index, ask->namespace_id);
+	const struct oki_namespace *ns;
 	uint32_t seen = 0;
-
-	if (!ns)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE, "unknown namespace %u",
-				ask->namespace_id);
+	int rc = oki_namespace_find(index, ask->namespace_id, &ns, err);
+	if (rc < 0)
+		return rc;
 	if (ask->group_count == 0 || ask->group_count > OKW_MAX_GROUPS || !ask->groups)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
 				"%u groups; 1 to %u are possible", ask->group_count,
@@ -233,7 +232,7 @@ static int check(struct oki_index *index, const struct oki_index_lookup *ask,
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
 				"a lease needs at least one consumer");
 	for (uint32_t i = 0; i < ask->group_count; i++) {
-		int rc = oki_keys_check(ns, &ask->groups[i], &seen, err);
+		rc = oki_keys_check(ns, &ask->groups[i], &seen, err);
 		if (rc < 0)
 			return rc;
 	}

@@ -107,22 +107,19 @@ static int hold_lease(struct oki_index *index, const struct oki_index_restore *a
 int oki_index_restore_begin(struct oki_index *index, const struct oki_index_restore *ask,
 			    struct oki_hold **ret_hold, struct okv_error *err)
 {
-	const struct oki_namespace *ns = oki_namespace_get(index, ask->namespace_id);
-
-	if (!ns)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE, "unknown namespace %u",
-				ask->namespace_id);
-	if (ask->rank_slot >= ns->schema.rank_slots)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
-				"rank slot %u of a schema that has %u", ask->rank_slot,
-				ns->schema.rank_slots);
+	const struct oki_namespace *ns;
+	int rc = oki_namespace_find(index, ask->namespace_id, &ns, err);
+	if (rc == 0)
+		rc = oki_rank_check(ns, ask->rank_slot, err);
+	if (rc < 0)
+		return rc;
 	if (ask->range_count > OKW_MAX_GROUPS)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
 				"%u ranges; at most %u are possible", ask->range_count,
 				OKW_MAX_GROUPS);
 	oki_index_lock(index);
 	oki_leases_expire(index, ask->now_ns);
-	int rc = hold_lease(index, ask, ret_hold, err);
+	rc = hold_lease(index, ask, ret_hold, err);
 	oki_index_unlock(index);
 	return rc;
 }

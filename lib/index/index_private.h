@@ -206,6 +206,10 @@ struct oki_index {
 /* NULL: unknown. */
 struct oki_namespace *oki_namespace_get(struct oki_index *index, uint32_t id);
 void oki_namespaces_fini(struct oki_index *index);
+/* The same for a request, whose namespace may be unknown. */
+int oki_namespace_find(struct oki_index *index, uint32_t id, const struct oki_namespace **ret_ns,
+		       struct okv_error *err);
+int oki_rank_check(const struct oki_namespace *ns, uint32_t rank_slot, struct okv_error *err);
 /* Groups known and distinct, counts and key sizes within limits. */
 int oki_keys_check(const struct oki_namespace *ns, const struct oki_index_keys *keys,
 		   uint32_t *groups_seen, struct okv_error *err);

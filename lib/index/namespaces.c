@@ -104,6 +104,25 @@ int oki_index_namespace(struct oki_index *index, const uint8_t *canonical, size_
 	return 0;
 }
 
+int oki_namespace_find(struct oki_index *index, uint32_t id, const struct oki_namespace **ret_ns,
+		       struct okv_error *err)
+{
+	const struct oki_namespace *ns = oki_namespace_get(index, id);
+	if (!ns)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE, "unknown namespace %u", id);
+	*ret_ns = ns;
+	return 0;
+}
+
+int oki_rank_check(const struct oki_namespace *ns, uint32_t rank_slot, struct okv_error *err)
+{
+	if (rank_slot >= ns->schema.rank_slots)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
+				"rank slot %u of a schema that has %u", rank_slot,
+				ns->schema.rank_slots);
+	return 0;
+}
+
 int oki_keys_check(const struct oki_namespace *ns, const struct oki_index_keys *keys,
 		   uint32_t *groups_seen, struct okv_error *err)
 {

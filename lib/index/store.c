@@ -175,22 +175,19 @@ unname:
 static int check(struct oki_index *index, const struct oki_index_publish *ask,
 		 const struct oki_namespace **ret_ns, struct okv_error *err)
 {
-	const struct oki_namespace *ns = oki_namespace_get(index, ask->namespace_id);
+	const struct oki_namespace *ns;
 	uint32_t seen = 0;
-
-	if (!ns)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE, "unknown namespace %u",
-				ask->namespace_id);
+	int rc = oki_namespace_find(index, ask->namespace_id, &ns, err);
+	if (rc == 0)
+		rc = oki_rank_check(ns, ask->rank_slot, err);
+	if (rc < 0)
+		return rc;
 	if (ask->group_count == 0 || ask->group_count > OKW_MAX_GROUPS || !ask->groups)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
 				"%u groups; 1 to %u are possible", ask->group_count,
 				OKW_MAX_GROUPS);
-	if (ask->rank_slot >= ns->schema.rank_slots)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
-				"rank slot %u of a schema that has %u", ask->rank_slot,
-				ns->schema.rank_slots);
 	for (uint32_t i = 0; i < ask->group_count; i++) {
-		int rc = oki_keys_check(ns, &ask->groups[i].keys, &seen, err);
+		rc = oki_keys_check(ns, &ask->groups[i].keys, &seen, err);
 		if (rc < 0)
 			return rc;
 	}

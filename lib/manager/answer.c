@@ -142,6 +142,23 @@ static void restore_held(const struct answering *a, struct oki_hold *hold,
 			      "the plans in flight use up this session's budget");
 }
 
+/*
+ * The retire loop may be late: what this session drained already holds no permit. False: none is
+ * left, or the session was found to lie and is lost.
+ */
+static bool take_permit(const struct answering *a, struct oki_mgr_device *device)
+{
+	struct oki_mgr_session *s = a->s;
+	struct oki_mgr_permits *permits = &s->manager->permits;
+
+	if (oki_mgr_permit_take(permits, device))
+		return true;
+	for (uint32_t i = 0; i < OKW_RECORDS && !atomic_load(&s->lost); i++)
+		if (s->ops[i].phase == OKI_MGR_GRANTED && s->ops[i].permit)
+			oki_mgr_follow(s, i, oki_now_ns());
+	return !atomic_load(&s->lost) && oki_mgr_permit_take(permits, device);
+}
+
 static void restore(const struct answering *a)
 {
 	const struct oki_mgr_request *r = a->request;
@@ -173,7 +190,7 @@ static void restore(const struct answering *a)
 		refuse(a, &err);
 		return;
 	}
-	if (!oki_mgr_permit_take(&m->permits, binding->device)) {
+	if (!take_permit(a, binding->device)) {
 		oki_fail(&err, OKV_E_AGAIN, OKV_STAGE_PREPARE,
 			 "%u restores of this device are running", m->permits.limit);
 		refuse(a, &err);

@@ -120,7 +120,7 @@ struct okw_control {
 	struct okw_bell submit; /* E rings, M's dispatcher listens: Submitted, cancel */
 	struct okw_bell retire; /* E rings, M's retire loop listens: consumed, Drained, releases */
 	struct okw_bell engine; /* M rings, E's session thread listens */
-	_Atomic uint64_t lease_release[OKW_LEASE_WORDS]; /* E sets, M takes: lease slots forgotten */
+	_Atomic uint64_t lease_release[OKW_LEASE_WORDS]; /* E sets, M takes: slots forgotten */
 	struct okw_record records[OKW_RECORDS];
 	uint8_t bank[OKW_PLAN_BANK_BYTES]; /* M, while the part is offered and not consumed */
 };
@@ -143,8 +143,8 @@ struct okw_request {
 	uint32_t binding_id; /* 0 for lookups */
 	uint32_t flags;	     /* OKW_REQUEST_* */
 	uint32_t group_count;
-	uint32_t consumers;  /* lookup */
-	uint32_t lease_slot; /* restore: the session's slot for it */
+	uint32_t consumers;   /* lookup */
+	uint32_t lease_slot;  /* restore: the session's slot for it */
 	uint8_t lease_id[16]; /* restore, lease open */
 	/* followed by group_count okw_request_group, then the keys of each, packed */
 };
@@ -181,7 +181,8 @@ struct okw_lookup_reply { /* lookup and lease open */
 };
 static_assert(sizeof(struct okw_lookup_reply) == 168, "lookup reply size");
 
-struct okw_transfer_reply { /* restore and publish */
+/* restore and publish */
+struct okw_transfer_reply {
 	uint64_t blocks;      /* in the plan */
 	uint64_t present;     /* publish */
 	uint64_t in_progress; /* publish */
@@ -216,7 +217,7 @@ struct okw_plan_entry {
 	uint32_t arena;
 	uint32_t request_group; /* index into the request's groups */
 	uint64_t allocation_id;
-	uint64_t offset; /* in the arena */
+	uint64_t offset;  /* in the arena */
 	uint32_t ordinal; /* block of the request group, ascending within it */
 	uint32_t bytes;	  /* of the allocation's payload */
 };
@@ -225,14 +226,14 @@ static_assert(sizeof(struct okw_plan_entry) == 32, "plan entry size");
 /* ---- socket messages (SOCK_SEQPACKET): one head, one body, the promised descriptors ---- */
 
 enum {
-	OKW_MSG_HELLO = 1,	 /* E: okw_hello */
-	OKW_MSG_WELCOME = 2,	 /* M: okw_welcome + 4 fds, or status and text */
-	OKW_MSG_NAMESPACE = 3,	 /* E: canonical bytes; M: okw_namespace_reply */
-	OKW_MSG_ARENA = 4,	 /* E: okw_arena_ask; M: okw_arena_reply + 1 fd */
-	OKW_MSG_BIND = 5,	 /* E: okw_bind; M: okw_bind_reply */
-	OKW_MSG_UNBIND = 6,	 /* E: okw_bind_reply; M: status */
-	OKW_MSG_STATUS = 7,	 /* instead of hello: M answers okw_status_reply and hangs up */
-	OKW_MSG_REFUSED = 8,	 /* M: status and text, to anything */
+	OKW_MSG_HELLO = 1,     /* E: okw_hello */
+	OKW_MSG_WELCOME = 2,   /* M: okw_welcome + 4 fds, or status and text */
+	OKW_MSG_NAMESPACE = 3, /* E: canonical bytes; M: okw_namespace_reply */
+	OKW_MSG_ARENA = 4,     /* E: okw_arena_ask; M: okw_arena_reply + 1 fd */
+	OKW_MSG_BIND = 5,      /* E: okw_bind; M: okw_bind_reply */
+	OKW_MSG_UNBIND = 6,    /* E: okw_bind_reply; M: status */
+	OKW_MSG_STATUS = 7,    /* instead of hello: M answers okw_status_reply and hangs up */
+	OKW_MSG_REFUSED = 8,   /* M: status and text, to anything */
 };
 
 #define OKW_MSG_MAX_BYTES 131072u /* head and body */
@@ -243,7 +244,7 @@ struct okw_msg {
 	uint32_t kind;
 	uint32_t bytes; /* head and body */
 	uint32_t fd_count;
-	int32_t status; /* replies: 0 or OKV_E_*; then the body is the text */
+	int32_t status;	 /* replies: 0 or OKV_E_*; then the body is the text */
 	uint32_t serial; /* a reply repeats its request's */
 };
 static_assert(sizeof(struct okw_msg) == 24, "message head size");
@@ -290,8 +291,8 @@ struct okw_arena_reply {
 	uint32_t arena; /* id named by plan entries */
 	uint32_t huge;	/* 1: huge pages */
 	uint64_t bytes;
-	uint64_t inode; /* what fstat must say */
-	int32_t node;	/* NUMA node or -1 */
+	uint64_t inode;	   /* what fstat must say */
+	int32_t node;	   /* NUMA node or -1 */
 	uint32_t writable; /* 0: opened read-only for this session */
 };
 static_assert(sizeof(struct okw_arena_reply) == 32, "arena reply size");

@@ -38,12 +38,12 @@ library=$(dirname "$(find "$copy" -name 'libkv.so')")
 [ -e "$library/libkv.so" ] || fail "no libkv.so"
 (cd "$copy" && find . -type f ! -path './include/*' ! -name 'libkv.so.*' ! -name orbitkv.pc | sort) \
 	>"$root/other"
-for program in $(cat "$root/other"); do
+while read -r program; do
 	case $program in
 	./bin/orbitkv-manager | ./bin/orbitkv-replay) ;;
 	*) fail "unexpected file $program" ;;
 	esac
-done
+done <"$root/other"
 
 # No path of the build machine is left in what was installed.
 for file in "$library"/libkv.so.*.*.* "$copy"/bin/orbitkv-*; do
@@ -57,8 +57,10 @@ version=$(sed -n 's/^Version: *//p' "$pc")
 said=$("$copy/bin/orbitkv-manager" --version)
 [ "$said" = "orbitkv-manager $version" ] || fail "orbitkv-manager says '$said', not $version"
 
-export PKG_CONFIG_PATH="$(dirname "$pc")" PKG_CONFIG_SYSROOT_DIR="$root/copy"
+PKG_CONFIG_PATH=$(dirname "$pc")
+export PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR="$root/copy"
 [ "$(pkg-config --modversion orbitkv)" = "$version" ] || fail "pkg-config: version"
+cflags=$(pkg-config --cflags orbitkv)
 flags=$(pkg-config --cflags --libs orbitkv)
 
 consume() {
@@ -73,7 +75,9 @@ consume() {
 }
 
 cc=${CC:-cc}
+# shellcheck disable=SC2086 # words
 consume c11 $cc -std=c11 -Wpedantic
+# shellcheck disable=SC2086 # words
 consume gnu17 $cc -std=gnu17
 cxx=${CXX:-g++}
 if command -v "$cxx" >/dev/null; then
@@ -87,6 +91,6 @@ fi
 for header in "$source"/include/orbitkv/*.h; do
 	echo "#include <orbitkv/$(basename "$header")>" >"$root/alone.c"
 	# shellcheck disable=SC2086
-	$cc -std=c11 -Wall -Wextra -Wpedantic -Werror -fsyntax-only "$root/alone.c" \
-		$(pkg-config --cflags orbitkv) || fail "$(basename "$header") needs another header"
+	$cc -std=c11 -Wall -Wextra -Wpedantic -Werror -fsyntax-only "$root/alone.c" $cflags ||
+		fail "$(basename "$header") needs another header"
 done

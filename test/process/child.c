@@ -116,9 +116,8 @@ void child_stay(void)
 
 void child_start(struct child *c, const char *role, const char *socket_path, const char *arg)
 {
-	const char *argv[] = {
-		"/proc/self/exe", "--role", role, socket_path ? socket_path : "", arg ? arg : "",
-		NULL};
+	const char *argv[] = {"/proc/self/exe", "--role", role, socket_path ? socket_path : "",
+			      arg ? arg : "",	NULL};
 	int in[2], out[2];
 	ck_assert_int_eq(pipe2(in, O_CLOEXEC), 0);
 	ck_assert_int_eq(pipe2(out, O_CLOEXEC), 0);

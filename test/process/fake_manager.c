@@ -13,7 +13,7 @@
 #include "grant/state.h"
 
 void fake_say(struct fake *f, uint32_t kind, uint32_t serial, const void *body, size_t bytes,
-		const int *fds, uint32_t fd_count)
+	      const int *fds, uint32_t fd_count)
 {
 	oki_message_send(f->sock, kind, serial, 0, body, (uint32_t)bytes, fds, fd_count, NULL);
 }
@@ -118,8 +118,8 @@ void fake_start(struct fake *f)
 	ck_assert(mkdtemp(f->dir) != NULL);
 	snprintf(f->path, sizeof(f->path), "%s/fake", f->dir);
 	strcpy(addr.sun_path, f->path);
-	f->channel = (struct oki_channel){.request_fd = -1, .control_fd = -1, .engine_bell = -1,
-					  .manager_bell = -1};
+	f->channel = (struct oki_channel){
+		.request_fd = -1, .control_fd = -1, .engine_bell = -1, .manager_bell = -1};
 	kv_ok(oki_shm_create("fake-arena", FAKE_ARENA_BYTES, &f->arena, kv_err));
 	ck_assert_int_eq(fstat(f->arena, &st), 0);
 	f->inode = st.st_ino;

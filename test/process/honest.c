@@ -22,7 +22,9 @@ static void restore_shared(struct okv_namespace *ns, struct kv_rank *rank, uint3
 	uint32_t *pages = kv_pages(rank, HONEST_BLOCKS, round, 3);
 	kv_poison(rank);
 	ck_assert_uint_eq(kv_lookup(ns, HONEST_SEQ, HONEST_BLOCKS, 1, &lease), HONEST_BLOCKS);
-	ck_assert_int_eq(kv_restore(rank, lease, 0, HONEST_BLOCKS, pages, 0, NULL), 0);
+	struct okv_op_result result = {.status = 0};
+	int rc = kv_restore(rank, lease, 0, HONEST_BLOCKS, pages, 0, &result);
+	ck_assert_msg(rc == 0, "%s: %s", okv_status_name(rc), result.text);
 	for (uint32_t i = 0; i < HONEST_BLOCKS; i++)
 		ck_assert_uint_eq(kv_wrong(rank, HONEST_SEQ, i, pages + i), 0);
 	okv_lease_release(lease);

@@ -160,8 +160,7 @@ uint32_t raw_request(const struct raw *r, uint32_t kind, uint64_t seq, uint32_t 
 	struct okw_request head = {
 		.kind = kind,
 		.namespace_id = r->namespace_id,
-		.binding_id =
-			kind == OKW_OP_PUBLISH || kind == OKW_OP_RESTORE ? r->binding_id : 0,
+		.binding_id = kind == OKW_OP_PUBLISH || kind == OKW_OP_RESTORE ? r->binding_id : 0,
 		.group_count = groups,
 		.consumers = kind == OKW_OP_LOOKUP,
 	};

@@ -32,8 +32,7 @@ START_TEST(role_hellos)
 {
 	static uint8_t big[OKW_MSG_MAX_BYTES + 4096];
 	uint8_t bytes[sizeof(struct okw_msg) + sizeof(struct okw_hello)];
-	struct okw_msg head = {
-		.magic = OKW_MAGIC, .kind = OKW_MSG_HELLO, .bytes = sizeof(bytes)};
+	struct okw_msg head = {.magic = OKW_MAGIC, .kind = OKW_MSG_HELLO, .bytes = sizeof(bytes)};
 	struct okw_hello hello;
 	int fds[16];
 	oki_hello_init(&hello, "evil", 0);
@@ -160,8 +159,7 @@ START_TEST(role_binds)
 	struct okw_bind_reply ask = {.binding_id = first};
 	ck_assert_int_eq(raw_call(&r, OKW_MSG_UNBIND, &ask, sizeof(ask), NULL, 0), 0);
 	ck_assert_int_eq(raw_call(&r, OKW_MSG_UNBIND, &ask, sizeof(ask), NULL, 0), OKV_E_NOENT);
-	ck_assert_int_eq(raw_call(&r, OKW_MSG_BIND, &bind, sizeof(bind), &reply, sizeof(reply)),
-			 0);
+	ck_assert_int_eq(raw_call(&r, OKW_MSG_BIND, &bind, sizeof(bind), &reply, sizeof(reply)), 0);
 	ck_assert_uint_ne(reply.binding_id, first);
 	raw_close(&r);
 	child_say("done");
@@ -251,15 +249,15 @@ static void expect_drop(void (*spoil)(struct raw *r, struct okw_record *record, 
 	raw_close(&r);
 }
 
-#define SPOIL(name, statement)                                                                     \
-	static void name(struct raw *r, struct okw_record *record, uint8_t *request)               \
-	{                                                                                          \
-		struct okw_request head;                                                           \
-		memcpy(&head, request, sizeof(head));                                              \
-		statement;                                                                         \
-		memcpy(request, &head, sizeof(head));                                              \
-		(void)r;                                                                           \
-		(void)record;                                                                      \
+#define SPOIL(name, statement)                                                       \
+	static void name(struct raw *r, struct okw_record *record, uint8_t *request) \
+	{                                                                            \
+		struct okw_request head;                                             \
+		memcpy(&head, request, sizeof(head));                                \
+		statement;                                                           \
+		memcpy(request, &head, sizeof(head));                                \
+		(void)r;                                                             \
+		(void)record;                                                        \
 	}
 
 SPOIL(spoil_offset, record->request_offset = OKW_REQUEST_AREA_BYTES)
@@ -294,13 +292,13 @@ START_TEST(role_extents)
 	/* The same steps without a fault are answered. */
 	expect_drop(NULL);
 	void (*const spoils[])(struct raw *, struct okw_record *, uint8_t *) = {
-		spoil_offset,	  spoil_offset_far, spoil_offset_end,  spoil_offset_odd,
-		spoil_bytes_zero, spoil_bytes_huge, spoil_bytes_more,  spoil_capacity,
-		spoil_record_kind, spoil_kind,	    spoil_epoch,       spoil_token,
-		spoil_tag,	  spoil_bytes,	    spoil_namespace,   spoil_namespace_near,
-		spoil_binding,	  spoil_groups,	    spoil_groups_more, spoil_groups_none,
-		spoil_flags,	  spoil_count,	    spoil_count_more,  spoil_key_bytes,
-		spoil_parent,	  spoil_capacity_far,
+		spoil_offset,	   spoil_offset_far,   spoil_offset_end,  spoil_offset_odd,
+		spoil_bytes_zero,  spoil_bytes_huge,   spoil_bytes_more,  spoil_capacity,
+		spoil_record_kind, spoil_kind,	       spoil_epoch,	  spoil_token,
+		spoil_tag,	   spoil_bytes,	       spoil_namespace,	  spoil_namespace_near,
+		spoil_binding,	   spoil_groups,       spoil_groups_more, spoil_groups_none,
+		spoil_flags,	   spoil_count,	       spoil_count_more,  spoil_key_bytes,
+		spoil_parent,	   spoil_capacity_far,
 	};
 	for (size_t i = 0; i < sizeof(spoils) / sizeof(spoils[0]); i++)
 		expect_drop(spoils[i]);
@@ -329,7 +327,8 @@ START_TEST(role_requests)
 			for (uint32_t k = 0; k < bytes; k++)
 				request[k] = (uint8_t)raw_random(&seed);
 		for (uint32_t k = raw_random(&seed) % 3; k; k--)
-			request[raw_random(&seed) % bytes] ^= (uint8_t)(1u << raw_random(&seed) % 8);
+			request[raw_random(&seed) % bytes] ^=
+				(uint8_t)(1u << raw_random(&seed) % 8);
 		uint32_t i = next++ % OKW_RECORDS;
 		raw_submit(&r, i, request, bytes, !noise);
 		uint32_t state = raw_await(&r, i);
@@ -364,10 +363,10 @@ END_TEST
 int main(int argc, char **argv)
 {
 	const struct child_role roles[] = {
-		{"honest", role_honest},	       {"hellos", role_hellos},
-		{"strangers", role_strangers},	       {"registrations", role_registrations},
-		{"binds", role_binds},		       {"never_reads", role_never_reads},
-		{"extents", role_extents},	       {"requests", role_requests},
+		{"honest", role_honest},       {"hellos", role_hellos},
+		{"strangers", role_strangers}, {"registrations", role_registrations},
+		{"binds", role_binds},	       {"never_reads", role_never_reads},
+		{"extents", role_extents},     {"requests", role_requests},
 	};
 	int rc = child_main(argc, argv, roles, sizeof(roles) / sizeof(roles[0]));
 	if (rc >= 0)

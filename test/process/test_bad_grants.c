@@ -48,12 +48,12 @@ static uint64_t parts(uint64_t offered, uint64_t claimed)
 	return offered << OKW_PARTS_OFFERED_SHIFT | claimed << OKW_PARTS_CLAIMED_SHIFT;
 }
 
-#define LIE(name, statements)                                                                      \
-	static void name(struct okw_record *record)                                                \
-	{                                                                                          \
-		uint32_t part;                                                                     \
-		(void)part;                                                                        \
-		statements;                                                                        \
+#define LIE(name, statements)                       \
+	static void name(struct okw_record *record) \
+	{                                           \
+		uint32_t part;                      \
+		(void)part;                         \
+		statements;                         \
 	}
 
 LIE(lie_claimed_not_drained, to_active(record); oki_parts_claim(record, &part); to_drained(record))
@@ -81,11 +81,21 @@ LIE(lie_no_state, set_state(record, 0, 200))
 LIE(lie_preparing, to_active(record); set_state(record, 0, OKW_PREPARING))
 
 static void (*const lies[])(struct okw_record *) = {
-	lie_claimed_not_drained, lie_drained_not_claimed, lie_success_unclaimed,
-	lie_more_claimed,	 lie_more_offered,	  lie_none_offered,
-	lie_consumed,		 lie_status,		  lie_status_positive,
-	lie_free,		 lie_free_same,		  lie_reaped,
-	lie_submitted,		 lie_other_generation,	  lie_no_state,
+	lie_claimed_not_drained,
+	lie_drained_not_claimed,
+	lie_success_unclaimed,
+	lie_more_claimed,
+	lie_more_offered,
+	lie_none_offered,
+	lie_consumed,
+	lie_status,
+	lie_status_positive,
+	lie_free,
+	lie_free_same,
+	lie_reaped,
+	lie_submitted,
+	lie_other_generation,
+	lie_no_state,
 	lie_preparing,
 };
 #define LIES (sizeof(lies) / sizeof(lies[0]))
@@ -361,6 +371,62 @@ START_TEST(r10_grants_held_by_one_stop_nobody_else)
 }
 END_TEST
 
+/* ---- hints that never come ---- */
+
+/* A restore of all shared blocks through this lease; granted. */
+static void restore_granted(struct raw *r, uint32_t i, const struct okw_lookup_reply *lease)
+{
+	uint8_t request[RAW_REQUEST_BYTES];
+	struct okw_request head;
+	uint32_t bytes = raw_request(r, OKW_OP_RESTORE, 0, HONEST_BLOCKS, request);
+	memcpy(&head, request, sizeof(head));
+	head.flags = OKW_REQUEST_KEEP;
+	head.lease_slot = lease->lease_slot;
+	memcpy(head.lease_id, lease->lease_id, sizeof(head.lease_id));
+	memcpy(request, &head, sizeof(head));
+	raw_submit(r, i, request, bytes, true);
+	uint32_t state = raw_await(r, i);
+	ck_assert_msg(state == OKW_GRANTED, "restore %u: %s: %s", i, oki_state_name(state),
+		      raw_record(r, i)->text);
+}
+
+/* Restores one after another that end without a bell: none may be counted as running. */
+START_TEST(role_silent)
+{
+	enum { RESTORES = 400 };
+	struct raw r;
+	uint8_t request[RAW_REQUEST_BYTES];
+	struct okw_lookup_reply lease;
+	open_raw(&r);
+	uint32_t part, bytes = raw_request(&r, OKW_OP_LOOKUP, HONEST_SEQ, HONEST_BLOCKS, request);
+	raw_submit(&r, 0, request, bytes, true);
+	ck_assert_uint_eq(raw_await(&r, 0), OKW_DONE);
+	memcpy(&lease, r.channel.requests + raw_extent(0) + ((bytes + 7u) & ~7u), sizeof(lease));
+	ck_assert_uint_eq(lease.groups[0].count, HONEST_BLOCKS);
+	for (uint32_t i = 1; i <= RESTORES; i++) {
+		struct okw_record *record = raw_record(&r, i);
+		restore_granted(&r, i, &lease);
+		to_active(record);
+		ck_assert(oki_parts_claim(record, &part));
+		atomic_store(&record->consumed, 1);
+		atomic_store(&record->drained, 1);
+		to_drained(record);
+	}
+	for (uint32_t i = 1; i <= RESTORES; i++)
+		while (OKI_TAG_STATE(oki_tag_load(raw_record(&r, i))) != OKW_REAPED)
+			sched_yield();
+	raw_close(&r);
+	child_say("done");
+	child_stay();
+}
+END_TEST
+
+START_TEST(r10_drained_restores_hold_no_permit)
+{
+	run_evil("silent", NULL, 0);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
 	const struct child_role roles[] = {
@@ -370,6 +436,7 @@ int main(int argc, char **argv)
 		{"flip_records", role_flip_records},
 		{"floods", role_floods},
 		{"hoards", role_hoards},
+		{"silent", role_silent},
 	};
 	int rc = child_main(argc, argv, roles, sizeof(roles) / sizeof(roles[0]));
 	if (rc >= 0)
@@ -382,6 +449,7 @@ int main(int argc, char **argv)
 	tcase_add_test(t, r8_records_that_change_while_they_are_read);
 	tcase_add_test(t, r8_bells_that_never_rest);
 	tcase_add_test(t, r10_grants_held_by_one_stop_nobody_else);
+	tcase_add_test(t, r10_drained_restores_hold_no_permit);
 	suite_add_tcase(s, t);
 	return child_run(s);
 }

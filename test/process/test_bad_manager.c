@@ -110,9 +110,7 @@ static void odd_files(struct fake *f, uint32_t serial, struct okw_welcome *body,
 	case W_CONTROL_ZEROS:
 		replaced(f, serial, body, fds, 1, memfd(OKW_CONTROL_BYTES, true));
 		return;
-	case W_CONTROL_EVENTFD:
-		replaced(f, serial, body, fds, 1, eventfd(0, EFD_CLOEXEC));
-		return;
+	case W_CONTROL_EVENTFD: replaced(f, serial, body, fds, 1, eventfd(0, EFD_CLOEXEC)); return;
 	case W_CONTROL_READ_ONLY:
 		snprintf(path, sizeof(path), "/proc/self/fd/%d", fds[1]);
 		replaced(f, serial, body, fds, 1, open(path, O_RDONLY | O_CLOEXEC));

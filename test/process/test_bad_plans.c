@@ -146,7 +146,7 @@ END_TEST
 
 enum {
 	P_RIGHT,
-	P_TWO_PARTS, /* also right */
+	P_TWO_PARTS,	    /* also right */
 	P_GROUP_DONE_EARLY, /* also in two parts */
 	P_MAGIC,
 	P_VERSION,
@@ -190,8 +190,8 @@ struct part {
 	struct okw_plan_head head;
 	struct okw_plan_entry entries[BLOCKS];
 };
-static_assert(sizeof(struct part) == sizeof(struct okw_plan_head) +
-					     BLOCKS * sizeof(struct okw_plan_entry),
+static_assert(sizeof(struct part) ==
+		      sizeof(struct okw_plan_head) + BLOCKS * sizeof(struct okw_plan_entry),
 	      "packed");
 
 static void fill_part(struct part *p, uint32_t i, uint64_t tag, uint32_t part, uint32_t first,

@@ -230,11 +230,16 @@ END_TEST
 START_TEST(bad_options_are_named_and_exit_with_2)
 {
 	static const char *const bad[][4] = {
-		{"--memory", "lots", "memory", "lots"},	  {"--memory", "0", "memory", "0"},
-		{"--memory", "-1G", "memory", "-1G"},	  {"--memory", "1Q", "memory", "1Q"},
-		{"--memory", "1GB", "memory", "1GB"},	  {"--shard", "x", "shard", "x"},
-		{"--numa", "left", "numa", "left"},	  {"--allow-uid", "bob", "allow-uid", "bob"},
-		{"--allow-uid", "-1", "allow-uid", "-1"}, {"--memory", "99999999999T", "memory", "T"},
+		{"--memory", "lots", "memory", "lots"},
+		{"--memory", "0", "memory", "0"},
+		{"--memory", "-1G", "memory", "-1G"},
+		{"--memory", "1Q", "memory", "1Q"},
+		{"--memory", "1GB", "memory", "1GB"},
+		{"--shard", "x", "shard", "x"},
+		{"--numa", "left", "numa", "left"},
+		{"--allow-uid", "bob", "allow-uid", "bob"},
+		{"--allow-uid", "-1", "allow-uid", "-1"},
+		{"--memory", "99999999999T", "memory", "T"},
 		{"--what", "now", "what", "unrecognized"},
 	};
 	char said[8192];

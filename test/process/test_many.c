@@ -469,7 +469,7 @@ static void expect_as_nobody(const char *socket_path, const char *line)
 
 START_TEST(other_users_are_refused_unless_named)
 {
-	static const char *const allowing[] = {"--memory", "64M",	  "--numa", "off",
+	static const char *const allowing[] = {"--memory",    "64M",   "--numa", "off",
 					       "--allow-uid", "65534", NULL};
 	struct kv_manager m;
 	struct side a;
@@ -500,11 +500,8 @@ END_TEST
 int main(int argc, char **argv)
 {
 	const struct child_role roles[] = {
-		{"reader", role_reader},
-		{"rank", role_rank},
-		{"guest", role_guest},
-		{"inherits", role_inherits},
-		{"nobody", role_nobody},
+		{"reader", role_reader},     {"rank", role_rank},     {"guest", role_guest},
+		{"inherits", role_inherits}, {"nobody", role_nobody},
 	};
 	int rc = child_main(argc, argv, roles, sizeof(roles) / sizeof(roles[0]));
 	if (rc >= 0)

@@ -195,8 +195,8 @@ END_TEST
 
 static int run_second(const struct kv_manager *m, char *output, size_t size)
 {
-	const char *argv[] = {getenv("ORBITKV_MANAGER"), "--memory", "64M", "--socket",
-			      m->socket_path, NULL};
+	const char *argv[] = {
+		getenv("ORBITKV_MANAGER"), "--memory", "64M", "--socket", m->socket_path, NULL};
 	return process_run(argv, NULL, output, size);
 }
 

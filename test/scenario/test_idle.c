@@ -8,8 +8,9 @@
 
 #include "support/local.h"
 
-#define IDLE_MS 300 /* one measured interval */
-#define SETTLE 10   /* intervals until the last work is over, at most */
+#define IDLE_MS 300  /* one measured interval */
+#define QUIET 3	     /* so many of them in a row without any wakeup */
+#define INTERVALS 12 /* in so many at most */
 #define TASKS_MAX 64
 
 /* Threads that are not the library's: this one, and a sanitizer's own. */
@@ -111,17 +112,20 @@ static struct activity idle(struct okv_engine *engine, const struct kv_local *lo
 
 static void check_idle(struct okv_engine *engine, const struct kv_local *local)
 {
-	struct activity a = {.switches = 1};
-	/* What the last operation left behind may still be looked at once or twice. */
-	for (int i = 0; i < SETTLE && a.engine + a.manager + a.switches; i++)
+	struct activity a = {0};
+	int quiet = 0;
+	/* What the last operation left behind may still be looked at once or twice; whatever comes
+	 * back by itself never lets QUIET intervals in a row pass. */
+	for (int i = 0; i < INTERVALS && quiet < QUIET; i++) {
 		a = idle(engine, local);
-	ck_assert_uint_ge(a.threads, 3);
-	for (int i = 0; i < 2; i++) {
-		ck_assert_uint_eq(a.engine, 0);
-		ck_assert_uint_eq(a.manager, 0);
-		ck_assert_uint_eq(a.switches, 0);
-		a = idle(engine, local);
+		quiet = a.engine + a.manager + a.switches ? 0 : quiet + 1;
 	}
+	ck_assert_uint_ge(a.threads, 3);
+	ck_assert_msg(
+		quiet == QUIET,
+		"at last %llu wakeups of the engine, %llu of the Manager, %llu of all threads",
+		(unsigned long long)a.engine, (unsigned long long)a.manager,
+		(unsigned long long)a.switches);
 }
 
 static void work(struct kv_rank *a, struct okv_namespace *ns, uint64_t seq)

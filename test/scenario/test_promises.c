@@ -244,9 +244,9 @@ START_TEST(r2_bytes_outside_the_listed_payloads_never_change)
 		 .pages_per_block = 2},
 		{.segments = 2, .segment_bytes = 584, .page_pad = 56, .pages = 64},
 		{.segments = 2,
-		 .segment_bytes = 9001,
+		 .segment_bytes = 20011, /* odd rows across the chunks of the copy threads */
 		 .page_pad = 31,
-		 .pages = 64,
+		 .pages = 32,
 		 .pages_per_block = 4,
 		 .layers = 2},
 	};

@@ -209,9 +209,9 @@ uint64_t kv_wrong(const struct kv_rank *rank, uint64_t seq, uint32_t i, const ui
 			for (uint32_t seg = 0; seg < s->segments; seg++) {
 				const uint8_t *at = segment_at(rank, layer, seg, pages[p]);
 				for (uint32_t o = 0; o < s->segment_bytes; o++)
-					wrong += at[o] != kv_byte(key, rank->slot, layer, seg,
-								  (uint64_t)p * s->segment_bytes +
-									  o);
+					wrong += at[o] !=
+						 kv_byte(key, rank->slot, layer, seg,
+							 (uint64_t)p * s->segment_bytes + o);
 			}
 	return wrong;
 }
@@ -222,7 +222,8 @@ void kv_poison(struct kv_rank *rank)
 	for (uint32_t page = 0; page < s->pages; page++)
 		for (uint32_t layer = 0; layer < s->layers; layer++)
 			for (uint32_t seg = 0; seg < s->segments; seg++)
-				memset(segment_at(rank, layer, seg, page), POISON, s->segment_bytes);
+				memset(segment_at(rank, layer, seg, page), POISON,
+				       s->segment_bytes);
 }
 
 uint64_t kv_touched(const struct kv_rank *rank, uint32_t page)
@@ -246,8 +247,9 @@ uint64_t kv_canaries_broken(const struct kv_rank *rank)
 	for (uint32_t page = 0; page < s->pages; page++)
 		for (uint32_t layer = 0; layer < s->layers; layer++)
 			for (uint32_t seg = 0; seg < s->segments; seg++)
-				memset(payload + (segment_at(rank, layer, seg, page) - rank->memory), 1,
-				       s->segment_bytes);
+				memset(payload +
+					       (segment_at(rank, layer, seg, page) - rank->memory),
+				       1, s->segment_bytes);
 	uint64_t broken = 0;
 	for (uint64_t i = 0; i < rank->memory_bytes; i++)
 		broken += !payload[i] && rank->memory[i] != CANARY;

@@ -35,13 +35,13 @@ struct kv_rank {
 #define KV_KEY_BYTES 16
 
 /* Fail the running test with the text of err when rc is not 0. */
-#define kv_ok(call)                                                                                \
-	do {                                                                                       \
-		struct okv_error err_ = {0};                                                       \
-		struct okv_error *kv_err = &err_;                                                  \
-		int rc_ = (call);                                                                  \
-		ck_assert_msg(rc_ == 0, "%s: %s (%s)", #call, okv_status_name(rc_), err_.text);    \
-		(void)kv_err;                                                                      \
+#define kv_ok(call)                                                                             \
+	do {                                                                                    \
+		struct okv_error err_ = {0};                                                    \
+		struct okv_error *kv_err = &err_;                                               \
+		int rc_ = (call);                                                               \
+		ck_assert_msg(rc_ == 0, "%s: %s (%s)", #call, okv_status_name(rc_), err_.text); \
+		(void)kv_err;                                                                   \
 	} while (0)
 
 /* An engine with a Manager inside. memory 0: 16 MiB. */

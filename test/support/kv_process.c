@@ -36,7 +36,8 @@ static void spawn(struct kv_manager *m, const char *const *args)
 	}
 	close(fds[1]);
 	m->out = fds[0];
-	ck_assert_msg(kv_manager_wait_line(m, "ready: socket"), "the Manager ended before it was ready");
+	ck_assert_msg(kv_manager_wait_line(m, "ready: socket"),
+		      "the Manager ended before it was ready");
 }
 
 bool kv_manager_wait_line(struct kv_manager *m, const char *text)
