@@ -44,8 +44,8 @@ OKV_EXPORT int okv_engine_open(const struct okv_engine_options *opts,
 
 /**
  * Refuse new work, drain what was started, unregister what is registered, disconnect.
- * Handles that outlive it (leases, operations, bindings, namespaces) stay valid to release only,
- * and must all be released for the memory to go. NULL is allowed.
+ * Handles that outlive it stay valid to release (operations also to query), and must all be
+ * released for the memory to go. NULL is allowed.
  *
  * Blocks   until every started operation drained.   Threads any.
  */

@@ -390,9 +390,11 @@ START_TEST(flipped_bytes_never_break_the_decoder)
 }
 END_TEST
 
-static const uint8_t *find(struct bytes b, const void *what, size_t size)
+static uint8_t *find(struct bytes b, const void *what, size_t size)
 {
-	return memmem(b.at, b.size, what, size);
+	uint8_t *at = memmem(b.at, b.size, what, size);
+	ck_assert_ptr_nonnull(at);
+	return at;
 }
 
 START_TEST(only_canonical_order_is_accepted)
@@ -403,8 +405,8 @@ START_TEST(only_canonical_order_is_accepted)
 	s.opts.salt = "saltBB";
 	struct bytes b = encode(&s);
 	/* the two fields have the same size: swapped whole, both are well formed */
-	uint8_t *dtype = b.at + (find(b, "dtypeA", 6) - b.at) - 8;
-	uint8_t *salt = b.at + (find(b, "saltBB", 6) - b.at) - 8;
+	uint8_t *dtype = find(b, "dtypeA", 6) - 8;
+	uint8_t *salt = find(b, "saltBB", 6) - 8;
 	uint8_t kept[14];
 	memcpy(kept, dtype, 14);
 	memcpy(dtype, salt, 14);
@@ -429,8 +431,8 @@ START_TEST(extra_fields_must_be_sorted)
 	s.fields[0] = (struct okv_identity_field){"aaa", "1", 1};
 	s.fields[1] = (struct okv_identity_field){"bbb", "2", 1};
 	struct bytes b = encode(&s);
-	uint8_t *a = b.at + (find(b, "aaa", 3) - b.at);
-	uint8_t *c = b.at + (find(b, "bbb", 3) - b.at);
+	uint8_t *a = find(b, "aaa", 3);
+	uint8_t *c = find(b, "bbb", 3);
 	memcpy(a, "bbb2", 4);
 	memcpy(c, "aaa1", 4);
 	ck_assert_int_eq(decode_exact(b.at, b.size), OKV_E_PROTOCOL);
