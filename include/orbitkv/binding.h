@@ -95,7 +95,14 @@ OKV_EXPORT uint64_t okv_namespace_block_bytes(const struct okv_namespace *ns, ui
 
 enum okv_device_kind {
 	OKV_DEVICE_HOST = 1,
-	OKV_DEVICE_CUDA = 2, /* copy engines, through the driver API loaded at run time */
+	OKV_DEVICE_CUDA = 2, /* through the driver API loaded at run time */
+};
+
+/** Who moves the bytes of a CUDA binding. */
+enum okv_copy_path {
+	OKV_COPY_AUTO = 0,   /* whichever is faster for a plan, as measured at registration */
+	OKV_COPY_DMA = 1,    /* copy engines alone: no SM is ever used */
+	OKV_COPY_KERNEL = 2, /* a kernel on copy_sms SMs alone */
 };
 
 /**
@@ -133,6 +140,10 @@ struct okv_binding_options {
 	uint32_t layer_count;  /* of all groups, group after group, each in schema order */
 	uint32_t copy_threads; /* host device; 0: one per CPU, at most 8 */
 	const struct okv_layer *layers;
+	/* CUDA: enum okv_copy_path, and SMs that one copy kernel may use (0: 4, at most 64). The
+	 * environment's ORBITKV_COPY=auto|dma|kernel and ORBITKV_COPY_SMS=N go before both. */
+	uint32_t copy_path;
+	uint32_t copy_sms;
 };
 
 OKV_EXPORT void okv_binding_options_init(struct okv_binding_options *opts);

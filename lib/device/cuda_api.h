@@ -38,7 +38,17 @@
 	CALL(event_query, cuEventQuery)                                \
 	CALL(copy_to_device, cuMemcpyHtoDAsync)                        \
 	CALL(copy_to_host, cuMemcpyDtoHAsync)                          \
-	CALL(copy_2d, cuMemcpy2DAsync)
+	CALL(copy_2d, cuMemcpy2DAsync)                                 \
+	CALL(host_device_pointer, cuMemHostGetDevicePointer)           \
+	CALL(host_alloc, cuMemHostAlloc)                               \
+	CALL(host_free, cuMemFreeHost)                                 \
+	CALL(memory_alloc, cuMemAlloc)                                 \
+	CALL(memory_free, cuMemFree)                                   \
+	CALL(module_load, cuModuleLoadData)                            \
+	CALL(module_unload, cuModuleUnload)                            \
+	CALL(module_function, cuModuleGetFunction)                     \
+	CALL(launch, cuLaunchKernel)                                   \
+	CALL(priority_range, cuCtxGetStreamPriorityRange)
 
 /* Absent (NULL) in older drivers. */
 #if CUDA_VERSION >= 13000

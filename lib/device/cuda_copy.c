@@ -7,58 +7,72 @@
 /* Longer batches take more time for each entry. */
 #define BATCH_MAX 64u
 
-/*
- * Measured on an H200, as bytes at the link's rate: a 2-D copy costs 166 KiB beside its bytes; an
- * entry of a batched call costs 4 to 8 KiB beside its bytes, and 30 to 50 KiB at least.
- */
-#define COPY_2D_COST (166u << 10)
-#define ENTRY_COST (8u << 10)
-#define ENTRY_LEAST (40u << 10)
+/* Copy engines finish an operation before they take another stream's, so none is longer than
+ * this: 0.6 ms of the link, beside which its own cost is small. */
+#define LONGEST_COPY (32u << 20)
 
 struct emitter {
-	const struct oki_cuda_api *api;
+	const struct oki_cuda_api *api; /* NULL: add up the time only */
+	const struct oki_cuda_rates *rates;
 	CUstream stream;
 	enum oki_direction direction;
+	bool batch; /* the driver has batched calls */
+	double ns;
 	uint32_t count;
 	CUdeviceptr to[BATCH_MAX];
 	CUdeviceptr from[BATCH_MAX];
 	size_t bytes[BATCH_MAX];
 };
 
+static double entry_ns(const struct emitter *e, uint64_t bytes)
+{
+	double ns = e->rates->entry_ns + (double)bytes / e->rates->link;
+	return ns > e->rates->entry_least_ns ? ns : e->rates->entry_least_ns;
+}
+
+static double copy_ns(const struct emitter *e, uint64_t bytes)
+{
+	return e->rates->copy_ns + (double)bytes / e->rates->link;
+}
+
 static CUresult emit_1d(struct emitter *e, CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
+	if (!e->api)
+		return CUDA_SUCCESS;
 	if (e->direction == OKI_TO_PAGES)
 		return e->api->copy_to_device(to, (const void *)(uintptr_t)from, bytes, e->stream);
 	return e->api->copy_to_host((void *)(uintptr_t)to, from, bytes, e->stream);
 }
 
-static bool has_batch(const struct emitter *e)
+static CUresult emit_batch(struct emitter *e)
 {
 #if OKI_CUDA_HAS_BATCH
-	return e->api->copy_batch != NULL;
+	CUmemcpyAttributes attributes = {
+		.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+	};
+	size_t first = 0;
+	if (e->api)
+		return e->api->copy_batch(e->to, e->from, e->bytes, e->count, &attributes, &first,
+					  1, e->stream);
 #else
 	(void)e;
-	return false;
 #endif
+	return CUDA_SUCCESS;
 }
 
 static CUresult flush(struct emitter *e)
 {
 	CUresult result = CUDA_SUCCESS;
-	uint32_t done = 0;
-#if OKI_CUDA_HAS_BATCH
-	if (e->count > 1 && has_batch(e)) {
-		CUmemcpyAttributes attributes = {
-			.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-		};
-		size_t first = 0;
-		result = e->api->copy_batch(e->to, e->from, e->bytes, e->count, &attributes, &first,
-					    1, e->stream);
-		done = e->count;
+	if (e->count > 1 && e->batch) {
+		for (uint32_t i = 0; i < e->count; i++)
+			e->ns += entry_ns(e, e->bytes[i]);
+		result = emit_batch(e);
+	} else {
+		for (uint32_t i = 0; i < e->count && result == CUDA_SUCCESS; i++) {
+			e->ns += copy_ns(e, e->bytes[i]);
+			result = emit_1d(e, e->to[i], e->from[i], e->bytes[i]);
+		}
 	}
-#endif
-	for (; done < e->count && result == CUDA_SUCCESS; done++)
-		result = emit_1d(e, e->to[done], e->from[done], e->bytes[done]);
 	e->count = 0;
 	return result;
 }
@@ -66,10 +80,16 @@ static CUresult flush(struct emitter *e)
 static CUresult add_row(struct emitter *e, uint8_t *host, uint8_t *device, uint64_t bytes)
 {
 	bool to_pages = e->direction == OKI_TO_PAGES;
-	e->to[e->count] = (CUdeviceptr)(to_pages ? device : host);
-	e->from[e->count] = (CUdeviceptr)(to_pages ? host : device);
-	e->bytes[e->count] = bytes;
-	return ++e->count == BATCH_MAX ? flush(e) : CUDA_SUCCESS;
+	for (uint64_t at = 0; at < bytes; at += LONGEST_COPY) {
+		uint64_t left = bytes - at;
+		e->to[e->count] = (CUdeviceptr)(to_pages ? device : host) + at;
+		e->from[e->count] = (CUdeviceptr)(to_pages ? host : device) + at;
+		e->bytes[e->count] = left < LONGEST_COPY ? left : LONGEST_COPY;
+		CUresult result = ++e->count == BATCH_MAX ? flush(e) : CUDA_SUCCESS;
+		if (result != CUDA_SUCCESS)
+			return result;
+	}
+	return CUDA_SUCCESS;
 }
 
 /* Rows at one constant distance. */
@@ -88,46 +108,61 @@ static bool fits_2d(const struct rows *rows)
 	       rows->host_pitch <= OKI_CUDA_MAX_PITCH && rows->device_pitch <= OKI_CUDA_MAX_PITCH;
 }
 
-static CUresult emit_2d(struct emitter *e, const struct rows *rows)
+static CUresult emit_2d(struct emitter *e, const struct rows *rows, uint64_t first, uint64_t count)
 {
+	uint8_t *host = rows->host + first * rows->host_pitch;
+	uint8_t *device = rows->device + first * rows->device_pitch;
 	CUDA_MEMCPY2D copy = {
 		.srcMemoryType = CU_MEMORYTYPE_HOST,
-		.srcHost = rows->host,
+		.srcHost = host,
 		.srcPitch = rows->host_pitch,
 		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
-		.dstDevice = (CUdeviceptr)rows->device,
+		.dstDevice = (CUdeviceptr)device,
 		.dstPitch = rows->device_pitch,
 		.WidthInBytes = rows->width,
-		.Height = rows->count,
+		.Height = count,
 	};
 	if (e->direction == OKI_TO_BLOCKS) {
 		copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
 		copy.srcHost = NULL;
-		copy.srcDevice = (CUdeviceptr)rows->device;
+		copy.srcDevice = (CUdeviceptr)device;
 		copy.srcPitch = rows->device_pitch;
 		copy.dstMemoryType = CU_MEMORYTYPE_HOST;
 		copy.dstDevice = 0;
-		copy.dstHost = rows->host;
+		copy.dstHost = host;
 		copy.dstPitch = rows->host_pitch;
 	}
-	return e->api->copy_2d(&copy, e->stream);
+	e->ns += copy_ns(e, rows->width * count);
+	return e->api ? e->api->copy_2d(&copy, e->stream) : CUDA_SUCCESS;
+}
+
+static CUresult add_2d(struct emitter *e, const struct rows *rows)
+{
+	uint64_t most = LONGEST_COPY / rows->width;
+	if (most == 0)
+		most = 1;
+	for (uint64_t first = 0; first < rows->count; first += most) {
+		uint64_t left = rows->count - first;
+		CUresult result = emit_2d(e, rows, first, left < most ? left : most);
+		if (result != CUDA_SUCCESS)
+			return result;
+	}
+	return CUDA_SUCCESS;
 }
 
 /* Would entries of a batch cost more than one 2-D copy? */
 static bool pays_2d(const struct emitter *e, const struct rows *rows)
 {
-	if (!has_batch(e))
+	if (!e->batch)
 		return rows->count > 1;
-	uint64_t entry = rows->width + ENTRY_COST;
-	if (entry < ENTRY_LEAST)
-		entry = ENTRY_LEAST;
-	return rows->count * (entry - rows->width) > COPY_2D_COST;
+	return (double)rows->count * entry_ns(e, rows->width) >
+	       copy_ns(e, rows->width * rows->count);
 }
 
 static CUresult add_rows(struct emitter *e, const struct rows *rows)
 {
 	if (pays_2d(e, rows) && fits_2d(rows))
-		return emit_2d(e, rows);
+		return add_2d(e, rows);
 	for (uint64_t i = 0; i < rows->count; i++) {
 		CUresult result = add_row(e, rows->host + i * rows->host_pitch,
 					  rows->device + i * rows->device_pitch, rows->width);
@@ -170,20 +205,59 @@ static CUresult add_run(struct emitter *e, const struct oki_layer_map *map,
 	return CUDA_SUCCESS;
 }
 
-int oki_cuda_copy(const struct oki_cuda_api *api, CUstream stream, enum oki_direction direction,
-		  const struct oki_layer_map *map, const struct oki_run *runs, uint32_t run_count,
-		  struct okv_error *err)
+static void emitter_init(struct emitter *e, const struct oki_cuda_api *api,
+			 const struct oki_cuda_rates *rates, bool batch)
+{
+	e->api = api;
+	e->rates = rates;
+	e->stream = NULL;
+	e->direction = OKI_TO_PAGES;
+	e->batch = batch;
+	e->ns = 0;
+	e->count = 0;
+}
+
+bool oki_cuda_has_batch(const struct oki_cuda_api *api)
+{
+#if OKI_CUDA_HAS_BATCH
+	return api->copy_batch != NULL;
+#else
+	(void)api;
+	return false;
+#endif
+}
+
+double oki_cuda_copy_ns(const struct oki_cuda_rates *rates, bool batch,
+			const struct oki_layer_map *map, const struct oki_run *run)
 {
 	struct emitter e;
-	e.api = api;
+	struct oki_layer_map joined;
+	emitter_init(&e, NULL, rates, batch);
+	oki_join_segments(map, &joined);
+	add_run(&e, oki_run_is_joinable(run) ? &joined : map, run);
+	/* What is left joins the entries of other runs. */
+	for (uint32_t i = 0; i < e.count; i++)
+		e.ns += batch ? entry_ns(&e, e.bytes[i]) : copy_ns(&e, e.bytes[i]);
+	return e.ns;
+}
+
+int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *rates,
+		  CUstream stream, enum oki_direction direction,
+		  const struct oki_layer_map *const *maps, uint32_t map_count,
+		  const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
+{
+	struct emitter e;
+	emitter_init(&e, api, rates, oki_cuda_has_batch(api));
 	e.stream = stream;
 	e.direction = direction;
-	e.count = 0;
-	struct oki_layer_map joined;
-	oki_join_segments(map, &joined);
 	CUresult result = CUDA_SUCCESS;
-	for (uint32_t i = 0; i < run_count && result == CUDA_SUCCESS; i++)
-		result = add_run(&e, oki_run_is_joinable(&runs[i]) ? &joined : map, &runs[i]);
+	for (uint32_t m = 0; m < map_count && result == CUDA_SUCCESS; m++) {
+		struct oki_layer_map joined;
+		oki_join_segments(maps[m], &joined);
+		for (uint32_t i = 0; i < run_count && result == CUDA_SUCCESS; i++)
+			result = add_run(&e, oki_run_is_joinable(&runs[i]) ? &joined : maps[m],
+					 &runs[i]);
+	}
 	if (result == CUDA_SUCCESS)
 		result = flush(&e);
 	if (result == CUDA_SUCCESS)

@@ -1,15 +1,52 @@
-/* [B] Between the files of the CUDA devices. */
+/* [B] Between the files of the CUDA device. */
 #ifndef OKI_DEVICE_CUDA_DEVICE_H
 #define OKI_DEVICE_CUDA_DEVICE_H
 
 #include "device/cuda_api.h"
+#include "device/cuda_rates.h"
 #include "device/device.h"
+#include "kernels/gather_copy.h"
+
+#define OKI_CUDA_MAX_SMS 64u
+
+/* Pinned host memory and what the GPU must add to its addresses. */
+struct oki_cuda_reach {
+	uint8_t *base;
+	uint64_t bytes;
+	uint64_t shift;
+};
 
 struct oki_device {
 	const struct oki_cuda_api *api;
 	int32_t index;
 	CUdevice device;
 	CUcontext context; /* the primary one, retained */
+	uint32_t path;	   /* enum okv_copy_path, never KERNEL without a kernel */
+	uint32_t sms;
+	int priority; /* of our streams: the highest */
+	CUmodule module;
+	CUfunction gather[3];		 /* for 8, 16 and 32 lanes; NULL: no kernel */
+	struct oki_cuda_rates rates[2]; /* by direction */
+	struct oki_cuda_reach *reach;	 /* owned; changed only while nothing is copied */
+	uint32_t reach_count;
+};
+
+/* Memory for tables: filled in pinned host memory, read by the kernel from the GPU's. */
+struct oki_cuda_chunk {
+	struct oki_cuda_chunk *next;
+	uint8_t *host;
+	CUdeviceptr device;
+	uint64_t bytes, used;
+};
+
+struct oki_stream {
+	struct oki_device *device;
+	CUstream stream;
+	CUstream side; /* copies beside the kernel, when one call uses both */
+	CUevent fence; /* for callers' busy streams */
+	CUevent fork, join;
+	struct oki_cuda_chunk *chunks;
+	struct oki_cuda_plan *plans; /* of this stream's runs until it is recycled */
 };
 
 /*
@@ -34,12 +71,73 @@ int oki_cuda_pin(struct oki_device *device, void *base, uint64_t bytes, bool rea
 		 struct okv_error *err);
 void oki_cuda_unpin(void *base);
 
-/* Queue one layer with as few operations as the rows allow. Inside a scope. */
-int oki_cuda_copy(const struct oki_cuda_api *api, CUstream stream, enum oki_direction direction,
-		  const struct oki_layer_map *map, const struct oki_run *runs, uint32_t run_count,
-		  struct okv_error *err);
+/* Is [base, base + bytes) one allocation of this GPU, all mapped? Inside a scope. */
+int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t bytes,
+			 struct okv_error *err);
+
+/* ---- copy engines ---- */
 
 /* Both pitches of a 2-D copy: CU_DEVICE_ATTRIBUTE_MAX_PITCH of every device so far. */
 #define OKI_CUDA_MAX_PITCH 0x7fffffffu
+
+bool oki_cuda_has_batch(const struct oki_cuda_api *api);
+/* Queue layers with as few operations as the rows allow. Inside a scope. */
+int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *rates,
+		  CUstream stream, enum oki_direction direction,
+		  const struct oki_layer_map *const *maps, uint32_t map_count,
+		  const struct oki_run *runs, uint32_t run_count, struct okv_error *err);
+/* How long that takes for one run of one layer among others. */
+double oki_cuda_copy_ns(const struct oki_cuda_rates *rates, bool batch,
+			const struct oki_layer_map *map, const struct oki_run *run);
+
+/* ---- the kernel ---- */
+
+/* Rows of some runs, as the kernel reads them. */
+struct oki_cuda_table {
+	const struct oki_gather_row *host; /* NULL: not built */
+	CUdeviceptr device;		   /* 0: few rows, they travel with each launch */
+	uint32_t count;
+	bool joinable; /* all of its runs are: segments may be joined */
+};
+
+/* Load the image and make every entry point resident. OKV_E_UNSUPPORTED: no kernel for this GPU. */
+int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err);
+void oki_cuda_kernel_unload(struct oki_device *device);
+
+uint64_t oki_cuda_table_rows(const struct oki_run *runs, uint32_t run_count);
+/* Write their rows; host addresses as the GPU has them. */
+void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *runs,
+			 uint32_t run_count, struct oki_gather_row *ret_rows);
+/*
+ * The columns of the next launch, from *at_map and *at_segment on, which move on. Also settles
+ * how rows are cut for `sms` SMs; returns lanes per group and the blocks to launch.
+ */
+struct oki_cuda_launch {
+	struct oki_gather gather;
+	uint32_t lanes;
+	uint32_t blocks;
+};
+void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction direction,
+			  const struct oki_layer_map *const *maps, uint32_t map_count,
+			  uint32_t sms, uint32_t *at_map, uint32_t *at_segment,
+			  struct oki_cuda_launch *ret_launch);
+CUresult oki_cuda_kernel_copy(struct oki_device *device, CUstream stream,
+			      enum oki_direction direction, const struct oki_cuda_table *table,
+			      const struct oki_layer_map *const *maps, uint32_t map_count);
+
+/* ---- choosing ---- */
+
+/* Queue layers by the ways that suit them. Inside a scope. */
+int oki_cuda_plan_copy(struct oki_stream *stream, enum oki_direction direction,
+		       const struct oki_layer_map *const *maps, uint32_t map_count,
+		       const struct oki_run *runs, uint32_t run_count, struct okv_error *err);
+/* Forget all plans; nothing queued uses them any more. */
+void oki_cuda_plans_forget(struct oki_stream *stream);
+/* Room for tables, before the first copy needs it, and its end. */
+CUresult oki_cuda_chunks_init(struct oki_stream *stream);
+void oki_cuda_chunks_free(struct oki_stream *stream);
+
+/* Measure device->rates, or take what this process measured before. Tens of ms at most. */
+void oki_cuda_measure(struct oki_device *device);
 
 #endif

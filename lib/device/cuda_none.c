@@ -67,6 +67,11 @@ static void none_stream_destroy(struct oki_stream *stream)
 	(void)stream;
 }
 
+static void none_stream_recycle(struct oki_stream *stream)
+{
+	(void)stream;
+}
+
 static int none_fence(struct oki_stream *stream, struct CUstream_st *const *ready, uint32_t count,
 		      struct okv_error *err)
 {
@@ -75,10 +80,10 @@ static int none_fence(struct oki_stream *stream, struct CUstream_st *const *read
 }
 
 static int none_copy(struct oki_stream *stream, enum oki_direction direction,
-		     const struct oki_layer_map *map, const struct oki_run *runs,
-		     uint32_t run_count, struct okv_error *err)
+		     const struct oki_layer_map *const *maps, uint32_t map_count,
+		     const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
 {
-	(void)stream, (void)direction, (void)map, (void)runs, (void)run_count;
+	(void)stream, (void)direction, (void)maps, (void)map_count, (void)runs, (void)run_count;
 	return unsupported(err);
 }
 
@@ -119,8 +124,8 @@ static int none_drain(struct oki_stream *stream, struct okv_error *err)
 	return unsupported(err);
 }
 
-const struct oki_device_ops oki_device_cuda_dma = {
-	.name = "cuda-dma",
+const struct oki_device_ops oki_device_cuda = {
+	.name = "cuda",
 	.kind = OKV_DEVICE_CUDA,
 	.has_callbacks = false,
 	.has_gpu_streams = true,
@@ -134,6 +139,7 @@ const struct oki_device_ops oki_device_cuda_dma = {
 	.check_event = none_check_event,
 	.stream_create = none_stream_create,
 	.stream_destroy = none_stream_destroy,
+	.stream_recycle = none_stream_recycle,
 	.fence = none_fence,
 	.copy = none_copy,
 	.record_event = none_record_event,

@@ -7,7 +7,7 @@ const struct oki_device_ops *oki_device_find(uint32_t kind)
 {
 	switch (kind) {
 	case OKV_DEVICE_HOST: return &oki_device_host;
-	case OKV_DEVICE_CUDA: return &oki_device_cuda_dma;
+	case OKV_DEVICE_CUDA: return &oki_device_cuda;
 	default: return NULL;
 	}
 }

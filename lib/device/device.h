@@ -7,6 +7,7 @@
 #include <orbitkv/binding.h>
 
 struct oki_device;
+struct oki_log;
 struct oki_stream;
 struct oki_mark;
 
@@ -24,7 +25,7 @@ struct oki_layer_map {
 	struct oki_segment_map {
 		uint64_t page_offset;  /* inside a page */
 		uint64_t block_offset; /* inside a block's payload */
-		uint64_t bytes; /* per page; page j of a block is at block_offset + j * bytes */
+		uint64_t bytes;	       /* per page; page j of a block is at block_offset + j * bytes */
 	} segments[OKV_MAX_SEGMENTS];
 };
 
@@ -51,10 +52,18 @@ struct oki_run {
 struct oki_device_config {
 	int32_t index;	  /* CUDA ordinal */
 	uint32_t threads; /* host device; 0: one per CPU, at most 8 */
+	uint32_t copy_path;	   /* CUDA: enum okv_copy_path */
+	uint32_t copy_sms;	   /* CUDA: SMs one copy kernel may use; 0: OKI_DEFAULT_SMS */
+	const struct oki_log *log; /* borrowed until close; NULL: silent */
 	/* Called from a device thread when a mark completed, if the device has callbacks. */
 	void (*notify)(void *arg);
 	void *arg;
 };
+
+/* Layers of one copy call. */
+#define OKI_JOIN_MAX 64u
+/* Enough for the rate of the link from 2 KiB fragments up, and little to miss for a model. */
+#define OKI_DEFAULT_SMS 4u
 
 struct oki_device_ops {
 	const char *name;
@@ -62,6 +71,10 @@ struct oki_device_ops {
 	bool has_callbacks;   /* notify is called; otherwise marks must be polled */
 	bool has_gpu_streams; /* callers may pass streams and events */
 	uint64_t max_pitch;   /* longest host or device pitch of a strided copy */
+	/* Layers of one group that follow each other in consumption order are handed over in one
+	 * copy while they have at most this many bytes together: about what the device moves in
+	 * the time a copy takes to start, so that none becomes ready noticeably later. 0: never. */
+	uint64_t join_bytes;
 
 	/* Everything lazy happens here: contexts, threads. The caller's context stays current. */
 	int (*open)(const struct oki_device_config *config, struct oki_device **ret_device,
@@ -85,15 +98,19 @@ struct oki_device_ops {
 	int (*stream_create)(struct oki_device *device, struct oki_stream **ret_stream,
 			     struct okv_error *err);
 	void (*stream_destroy)(struct oki_stream *stream); /* drained */
+	/* Everything queued ended and the stream gets a new user: what was kept for runs goes. */
+	void (*stream_recycle)(struct oki_stream *stream);
 
 	/* Later work of stream follows what is in the caller's streams now. On the caller's thread;
 	 * never blocks. OKV_E_INVAL: wrong context, capturing. */
 	int (*fence)(struct oki_stream *stream, struct CUstream_st *const *ready, uint32_t count,
 		     struct okv_error *err);
-	/* Queue one layer. Borrows map and runs until a mark recorded later is complete. */
+	/* Queue the same runs of up to OKI_JOIN_MAX layers. Borrows each map and the runs until a
+	 * mark recorded later is complete, maps itself for the call only. Until the stream is
+	 * recycled the same runs pointer and count stand for the same runs. */
 	int (*copy)(struct oki_stream *stream, enum oki_direction direction,
-		    const struct oki_layer_map *map, const struct oki_run *runs, uint32_t run_count,
-		    struct okv_error *err);
+		    const struct oki_layer_map *const *maps, uint32_t map_count,
+		    const struct oki_run *runs, uint32_t run_count, struct okv_error *err);
 	int (*record_event)(struct oki_stream *stream, struct CUevent_st *event,
 			    struct okv_error *err);
 
@@ -109,7 +126,7 @@ struct oki_device_ops {
 };
 
 extern const struct oki_device_ops oki_device_host;
-extern const struct oki_device_ops oki_device_cuda_dma; /* in a host-only build: calls say why */
+extern const struct oki_device_ops oki_device_cuda; /* open says why in a host-only build */
 
 /* The table for an enum okv_device_kind, or NULL. */
 const struct oki_device_ops *oki_device_find(uint32_t kind);

@@ -150,6 +150,12 @@ static void host_stream_destroy(struct oki_stream *stream)
 	free(stream);
 }
 
+/* A queued copy holds all it needs. */
+static void host_stream_recycle(struct oki_stream *stream)
+{
+	(void)stream;
+}
+
 static int host_fence(struct oki_stream *stream, struct CUstream_st *const *ready, uint32_t count,
 		      struct okv_error *err)
 {
@@ -169,9 +175,9 @@ static struct oki_host_step *step_get(struct oki_device *device)
 	return step;
 }
 
-static int host_copy(struct oki_stream *stream, enum oki_direction direction,
-		     const struct oki_layer_map *map, const struct oki_run *runs,
-		     uint32_t run_count, struct okv_error *err)
+static int copy_layer(struct oki_stream *stream, enum oki_direction direction,
+		      const struct oki_layer_map *map, const struct oki_run *runs,
+		      uint32_t run_count, struct okv_error *err)
 {
 	struct oki_device *device = stream->device;
 	struct oki_host_work work = {
@@ -206,6 +212,16 @@ static int host_copy(struct oki_stream *stream, enum oki_direction direction,
 	if (wake)
 		pthread_cond_signal(&device->work);
 	return 0;
+}
+
+static int host_copy(struct oki_stream *stream, enum oki_direction direction,
+		     const struct oki_layer_map *const *maps, uint32_t map_count,
+		     const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
+{
+	int rc = 0;
+	for (uint32_t i = 0; i < map_count && rc == 0; i++)
+		rc = copy_layer(stream, direction, maps[i], runs, run_count, err);
+	return rc;
 }
 
 static int host_record_event(struct oki_stream *stream, struct CUevent_st *event,
@@ -275,6 +291,7 @@ const struct oki_device_ops oki_device_host = {
 	.check_event = host_check_event,
 	.stream_create = host_stream_create,
 	.stream_destroy = host_stream_destroy,
+	.stream_recycle = host_stream_recycle,
 	.fence = host_fence,
 	.copy = host_copy,
 	.record_event = host_record_event,

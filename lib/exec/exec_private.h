@@ -4,6 +4,14 @@
 
 #include "exec/worker.h"
 
+/*
+ * A GPU takes copies of several streams in the order they were queued, or nearly, so whatever one
+ * transfer has queued another one may have to wait for: twice this, some milliseconds of the
+ * link. It is also all that a transfer submits before others have their turn, so that a small one
+ * goes out whole in its first turn and never behind more than a piece of each large one.
+ */
+#define OKI_PIECE_BYTES (64u << 20)
+
 enum oki_transfer_phase {
 	OKI_PHASE_CLAIM,
 	OKI_PHASE_PARTS,
@@ -32,8 +40,15 @@ struct oki_worker {
 	_Atomic bool sleeping;
 };
 
-/* Copy one part, layer by layer in consumption order, and record what it completes. */
-int oki_submit_part(struct oki_worker *w, struct oki_transfer *t, struct oki_part *part,
+/* Take a part in hand: its runs, and how far it was submitted. May reorder its pairs. */
+int oki_submit_begin(struct oki_worker *w, struct oki_transfer *t, struct oki_part *part,
+		     struct okv_error *err);
+/*
+ * Copy some of the part in hand, layer by layer in consumption order, and record what that
+ * completes. 1: the part is submitted. 0: enough for this turn, or for now; *ret_moved says
+ * whether anything was queued.
+ */
+int oki_submit_some(struct oki_worker *w, struct oki_transfer *t, bool *ret_moved,
 		    struct okv_error *err);
 /* Record every layer that nothing will complete any more, then the end of all copies. */
 int oki_submit_end(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err);

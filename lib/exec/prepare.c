@@ -44,6 +44,7 @@ int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_str
 
 void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream)
 {
+	worker->ops->stream_recycle(stream);
 	pthread_mutex_lock(&worker->stream_lock);
 	struct oki_stream_node *node = worker->spare;
 	worker->spare = node->next;
@@ -51,6 +52,16 @@ void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream)
 	node->next = worker->streams;
 	worker->streams = node;
 	pthread_mutex_unlock(&worker->stream_lock);
+}
+
+static uint64_t transfer_bytes(const struct oki_worker *worker, const struct oki_transfer *transfer)
+{
+	const struct oki_schema *schema = worker->config.schema;
+	uint64_t bytes = 0;
+	for (uint32_t g = 0; g < transfer->group_count; g++)
+		bytes += transfer->groups[g].count *
+			 schema->groups[transfer->groups[g].group].payload_bytes;
+	return bytes;
 }
 
 int oki_transfer_init(struct oki_worker *worker, struct oki_transfer *transfer,
@@ -63,8 +74,15 @@ int oki_transfer_init(struct oki_worker *worker, struct oki_transfer *transfer,
 	int rc = worker->ops->mark_create(worker->device, &transfer->final_mark, err);
 	if (rc)
 		goto fail;
-	if (!worker->ops->has_callbacks)
+	if (!worker->ops->has_callbacks) {
+		bool large = transfer_bytes(worker, transfer) > OKI_PIECE_BYTES;
+		for (uint32_t i = 0; i < 2 && large && !rc; i++)
+			rc = worker->ops->mark_create(worker->device, &transfer->pieces.marks[i],
+						      err);
+		if (rc)
+			goto fail;
 		return 0;
+	}
 	transfer->marks = calloc(layers, sizeof(struct oki_mark *));
 	if (!transfer->marks) {
 		rc = oki_fail(err, OKV_E_NOMEM, OKV_STAGE_READY, "no memory for an operation");
@@ -89,6 +107,11 @@ void oki_transfer_fini(struct oki_worker *worker, struct oki_transfer *transfer)
 			worker->ops->mark_destroy(transfer->marks[i]);
 	free(transfer->marks);
 	transfer->marks = NULL;
+	for (uint32_t i = 0; i < 2; i++) {
+		if (transfer->pieces.marks[i])
+			worker->ops->mark_destroy(transfer->pieces.marks[i]);
+		transfer->pieces.marks[i] = NULL;
+	}
 	if (transfer->final_mark)
 		worker->ops->mark_destroy(transfer->final_mark);
 	transfer->final_mark = NULL;

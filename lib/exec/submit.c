@@ -54,44 +54,132 @@ static int compile_group(struct oki_worker *w, struct oki_transfer *t, uint32_t 
 	return 0;
 }
 
-int oki_submit_part(struct oki_worker *w, struct oki_transfer *t, struct oki_part *part,
+int oki_submit_begin(struct oki_worker *w, struct oki_transfer *t, struct oki_part *part,
+		     struct okv_error *err)
+{
+	const struct oki_schema *schema = w->config.schema;
+	struct oki_submission next = {.in_hand = true, .last = part->last};
+	uint64_t bytes = 0;
+	for (uint32_t g = 0; g < t->group_count; g++) {
+		uint32_t sg = t->groups[g].group;
+		next.asked |= 1u << sg;
+		if (part->groups_done & 1u << g)
+			next.done |= 1u << sg;
+		next.blocks[sg] = part->groups[g].count;
+		if (!part->groups[g].count)
+			continue;
+		int rc = compile_group(w, t, g, &part->groups[g], &next.runs[sg], err);
+		if (rc)
+			return rc;
+		bytes += part->groups[g].count * schema->groups[sg].payload_bytes;
+	}
+	t->bytes += bytes;
+	t->part = next;
+	return 0;
+}
+
+static uint64_t layer_bytes(const struct oki_worker *w, const struct oki_submission *part,
+			    uint32_t layer)
+{
+	const struct oki_schema_layer *l = &w->config.schema->layers[layer];
+	uint64_t bytes = 0;
+	for (uint32_t s = 0; s < l->segment_count; s++)
+		bytes += l->segment_bytes[s];
+	return bytes * part->blocks[l->group];
+}
+
+/* Layers of one copy call, from part->place to just before end; those without blocks between
+ * them cost nothing and go along. */
+struct stretch {
+	uint32_t end;
+	uint32_t group;
+	uint32_t map_count;
+	uint64_t bytes;
+	const struct oki_layer_map *maps[OKI_JOIN_MAX];
+};
+
+static void next_stretch(const struct oki_worker *w, const struct oki_submission *part,
+			 struct stretch *ret_stretch)
+{
+	const struct oki_schema *schema = w->config.schema;
+	struct stretch *st = ret_stretch;
+	st->group = st->map_count = 0;
+	st->bytes = 0;
+	for (st->end = part->place; st->end < schema->layer_count; st->end++) {
+		uint32_t layer = schema->by_order[st->end];
+		uint32_t group = schema->layers[layer].group;
+		if (!part->runs[group].count)
+			continue;
+		uint64_t bytes = layer_bytes(w, part, layer);
+		bool fits = st->map_count == 0 ||
+			    (group == st->group && st->map_count < OKI_JOIN_MAX &&
+			     st->bytes + bytes <= w->ops->join_bytes);
+		if (!fits)
+			break;
+		st->group = group;
+		st->bytes += bytes;
+		st->maps[st->map_count++] = &w->config.geometry->maps[layer];
+	}
+}
+
+/* False: both pieces are on their way, and the older one is not copied yet. */
+static int may_submit(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)
+{
+	struct oki_pieces *p = &t->pieces;
+	if (!p->busy[p->filling])
+		return 1;
+	int rc = w->ops->query(p->marks[p->filling], err);
+	if (rc == 1)
+		p->busy[p->filling] = false;
+	return rc;
+}
+
+static int end_piece(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)
+{
+	struct oki_pieces *p = &t->pieces;
+	int rc = w->ops->record(t->stream, p->marks[p->filling], err);
+	if (rc)
+		return rc;
+	p->busy[p->filling] = true;
+	p->filling ^= 1;
+	p->bytes = 0;
+	return 0;
+}
+
+int oki_submit_some(struct oki_worker *w, struct oki_transfer *t, bool *ret_moved,
 		    struct okv_error *err)
 {
 	const struct oki_schema *schema = w->config.schema;
-	struct oki_runs by_group[OKV_MAX_GROUPS] = {{0}}; /* by schema group */
-	uint32_t done = 0; /* schema groups complete with this part */
-	uint32_t asked = 0;
-	for (uint32_t g = 0; g < t->group_count; g++) {
-		uint32_t sg = t->groups[g].group;
-		asked |= 1u << sg;
-		if (part->groups_done & 1u << g)
-			done |= 1u << sg;
-		if (!part->groups[g].count)
-			continue;
-		int rc = compile_group(w, t, g, &part->groups[g], &by_group[sg], err);
-		if (rc)
+	struct oki_submission *part = &t->part;
+	*ret_moved = false;
+	int rc = may_submit(w, t, err);
+	if (rc <= 0)
+		return rc;
+	while (part->place < schema->layer_count) {
+		if (t->pieces.marks[0] && t->pieces.bytes >= OKI_PIECE_BYTES)
+			return end_piece(w, t, err);
+		struct stretch st;
+		next_stretch(w, part, &st);
+		if (st.map_count)
+			rc = w->ops->copy(t->stream, t->direction, st.maps, st.map_count,
+					  part->runs[st.group].runs, part->runs[st.group].count,
+					  err);
+		if (rc < 0)
 			return rc;
-	}
-	for (uint32_t i = 0; i < schema->layer_count; i++) {
-		uint32_t layer = schema->by_order[i];
-		uint32_t sg = schema->layers[layer].group;
-		if (by_group[sg].count) {
-			int rc = w->ops->copy(t->stream, t->direction,
-					      &w->config.geometry->maps[layer], by_group[sg].runs,
-					      by_group[sg].count, err);
+		for (; part->place < st.end; part->place++) {
+			uint32_t layer = schema->by_order[part->place];
+			uint32_t bit = 1u << schema->layers[layer].group;
+			if (!(part->done & bit) && part->asked & bit)
+				continue;
+			rc = record_layer(w, t, layer, err);
 			if (rc)
 				return rc;
 		}
-		if (done & 1u << sg || !(asked & 1u << sg)) {
-			int rc = record_layer(w, t, layer, err);
-			if (rc)
-				return rc;
-		}
+		t->pieces.bytes += st.bytes;
+		*ret_moved = true;
 	}
-	for (uint32_t g = 0; g < t->group_count; g++)
-		t->bytes +=
-			part->groups[g].count * schema->groups[t->groups[g].group].payload_bytes;
-	return 0;
+	part->in_hand = false;
+	return 1;
 }
 
 int oki_submit_end(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)

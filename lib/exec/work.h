@@ -49,6 +49,28 @@ struct oki_transfer_group {
 	const uint32_t *pages; /* count * pages_per_block, borrowed until ended */
 };
 
+/* How far one part has been submitted. Arrays are by schema group. */
+struct oki_submission {
+	bool in_hand;
+	bool last;
+	uint32_t place; /* in consumption order: the next layer */
+	uint32_t asked; /* bit g: the transfer has group g */
+	uint32_t done;	/* bit g: no later part has blocks of group g */
+	uint32_t blocks[OKV_MAX_GROUPS];
+	struct oki_runs runs[OKV_MAX_GROUPS]; /* borrowed from kept */
+};
+
+/*
+ * On a device that queues without bound, a transfer is at most two pieces ahead of its copies: it
+ * fills one while the other is copied. marks[i] ends piece i.
+ */
+struct oki_pieces {
+	struct oki_mark *marks[2]; /* NULL: a small transfer, or the device takes turns */
+	bool busy[2];
+	uint32_t filling;
+	uint64_t bytes; /* in the piece being filled */
+};
+
 struct oki_transfer {
 	/* set by the caller; borrowed until ended */
 	const struct oki_transfer_source *source;
@@ -68,6 +90,8 @@ struct oki_transfer {
 	bool *recorded;		 /* per layer */
 	struct oki_mark **marks; /* per layer on devices with callbacks; NULL entries */
 	struct oki_mark *final_mark;
+	struct oki_submission part; /* the part in hand */
+	struct oki_pieces pieces;
 	uint32_t next_done;    /* place in consumption order of the next layer to report */
 	struct oki_runs *kept; /* runs the device borrows until drained */
 	uint32_t kept_count;

@@ -27,19 +27,28 @@ static void fail_transfer(struct oki_worker *w, struct oki_transfer *t, const st
 	end_transfer(w, t, rc == OKV_E_POISONED ? rc : why->status);
 }
 
-static int step_parts(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)
+/* 1: the last part is submitted; 0: not yet. */
+static int step_parts(struct oki_worker *w, struct oki_transfer *t, bool *ret_moved,
+		      struct okv_error *err)
 {
+	*ret_moved = false;
 	for (;;) {
-		struct oki_part part;
-		int rc = t->source->next(t->arg, &part, err);
+		if (!t->part.in_hand) {
+			struct oki_part part;
+			int rc = t->source->next(t->arg, &part, err);
+			if (rc <= 0)
+				return rc;
+			rc = oki_submit_begin(w, t, &part, err);
+			oki_part_fini(&part);
+			if (rc)
+				return rc;
+		}
+		bool moved;
+		int rc = oki_submit_some(w, t, &moved, err);
+		*ret_moved |= moved;
 		if (rc <= 0)
 			return rc;
-		bool last = part.last;
-		rc = oki_submit_part(w, t, &part, err);
-		oki_part_fini(&part);
-		if (rc)
-			return rc;
-		if (last)
+		if (t->part.last)
 			return 1;
 	}
 }
@@ -79,8 +88,11 @@ static enum step step(struct oki_worker *w, struct oki_transfer *t)
 		moved = STEP_MOVED;
 	}
 	if (t->phase == OKI_PHASE_PARTS) {
-		int rc = step_parts(w, t, &err);
+		bool submitted_some;
+		int rc = step_parts(w, t, &submitted_some, &err);
 		if (rc == 0) {
+			if (submitted_some)
+				moved = STEP_MOVED;
 			if (w->ops->has_callbacks && oki_layers_report(w, t, false))
 				moved = STEP_MOVED;
 			return moved;
@@ -206,6 +218,9 @@ int oki_worker_create(const struct oki_worker_config *config, struct oki_worker 
 	oki_cond_init(&w->cond);
 	struct oki_device_config dc = {.index = config->device_index,
 				       .threads = config->threads,
+				       .copy_path = config->copy_path,
+				       .copy_sms = config->copy_sms,
+				       .log = config->log,
 				       .notify = on_device,
 				       .arg = w};
 	int rc = w->ops->open(&dc, &w->device, err);

@@ -1,4 +1,5 @@
-/* cuda-dma on a real GPU: bytes against a plain loop, fences, events, contexts, registration. */
+/* The CUDA device on a real GPU, by each path: bytes against a plain loop, fences, events, contexts,
+ * registration. */
 #include <check.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -15,7 +16,8 @@
 
 #include "test/device/copy_case.h"
 
-static const struct oki_device_ops *const ops = &oki_device_cuda_dma;
+static const struct oki_device_ops *const ops = &oki_device_cuda;
+static uint32_t path; /* enum okv_copy_path */
 
 /* The driver, as the engine beside us would use it. */
 #define CALLS(CALL)                         \
@@ -101,7 +103,7 @@ static int find_gpu(void)
 
 static void setup(void)
 {
-	struct oki_device_config config = {0};
+	struct oki_device_config config = {.copy_path = path};
 	MUST(cu.cuDevicePrimaryCtxRetain(&primary, 0));
 	MUST(cu.cuCtxSetCurrent(primary));
 	OKAY(ops->open(&config, &device, &problem));
@@ -181,9 +183,11 @@ START_TEST(bytes_as_a_plain_loop)
 		MUST(cu.cuStreamSynchronize(NULL));
 		case_place(&c, host, pages);
 		case_expect(&c, host, direction, want_host, want_pages);
-		OKAY(ops->copy(stream, direction, &c.map, c.runs, c.run_count, &problem));
+		const struct oki_layer_map *map = &c.map;
+		OKAY(ops->copy(stream, direction, &map, 1, c.runs, c.run_count, &problem));
 		OKAY(ops->record(stream, mark, &problem));
 		wait_mark(mark);
+		ops->stream_recycle(stream);
 		MUST(cu.cuMemcpyDtoH(got_pages, (CUdeviceptr)pages, c.pages_bytes));
 		ck_assert_msg(memcmp(host, want_host, c.host_bytes) == 0 &&
 				      memcmp(got_pages, want_pages, c.pages_bytes) == 0,
@@ -239,6 +243,7 @@ static void gate_open(struct gate *gate)
 struct pool {
 	uint8_t *host, *pages;
 	struct oki_layer_map map;
+	const struct oki_layer_map *maps[1];
 	struct oki_run run;
 };
 
@@ -247,6 +252,7 @@ static void pool_init(struct pool *p)
 	p->host = host_memory(PAGES * PAGE);
 	p->pages = device_memory(PAGES * PAGE);
 	OKAY(ops->pin(device, p->host, PAGES * PAGE, false, &problem));
+	p->maps[0] = &p->map;
 	p->map = (struct oki_layer_map){
 		.base = p->pages,
 		.page_stride = PAGE,
@@ -293,10 +299,10 @@ START_TEST(a_fence_waits_for_busy_streams)
 	MUST(cu.cuMemsetD8Async((CUdeviceptr)p.pages, 0xab, PAGES * PAGE, busy));
 	CUstream ready[2] = {idle, busy};
 	OKAY(ops->fence(fenced, _i == 2 ? ready : &ready[1], _i == 2 ? 2 : 1, &problem));
-	OKAY(ops->copy(fenced, OKI_TO_BLOCKS, &p.map, &p.run, 1, &problem));
+	OKAY(ops->copy(fenced, OKI_TO_BLOCKS, p.maps, 1, &p.run, 1, &problem));
 	OKAY(ops->record(fenced, mark, &problem));
 	OKAY(ops->fence(free_stream, &idle, 1, &problem));
-	OKAY(ops->copy(free_stream, OKI_TO_PAGES, &other.map, &other.run, 1, &problem));
+	OKAY(ops->copy(free_stream, OKI_TO_PAGES, other.maps, 1, &other.run, 1, &problem));
 	OKAY(ops->record(free_stream, free_mark, &problem));
 	wait_mark(free_mark);
 	ck_assert_int_eq(ops->query(mark, &problem), 0);
@@ -340,7 +346,7 @@ START_TEST(an_event_comes_after_the_bytes)
 	gate_close(&gate, writer);
 	MUST(cu.cuMemsetD8Async((CUdeviceptr)p.pages, 0, PAGES * PAGE, writer));
 	OKAY(ops->fence(stream, &writer, 1, &problem));
-	OKAY(ops->copy(stream, OKI_TO_PAGES, &p.map, &p.run, 1, &problem));
+	OKAY(ops->copy(stream, OKI_TO_PAGES, p.maps, 1, &p.run, 1, &problem));
 	OKAY(ops->record_event(stream, event, &problem));
 	OKAY(ops->check_event(device, event, &problem));
 	MUST(cu.cuStreamWaitEvent(consumer, event, 0));
@@ -367,7 +373,7 @@ static void *use_everything(void *arg)
 	CUcontext before, after;
 	uint8_t id[16] = {0}, zero[16] = {0};
 	MUST(cu.cuCtxGetCurrent(&before));
-	struct oki_device_config config = {0};
+	struct oki_device_config config = {.copy_path = path};
 	struct oki_device *second;
 	OKAY(ops->open(&config, &second, &problem));
 	struct oki_stream *stream = open_stream();
@@ -376,7 +382,7 @@ static void *use_everything(void *arg)
 	ck_assert(memcmp(id, zero, 16) != 0);
 	OKAY(ops->check_memory(device, p->pages, PAGES * PAGE, &problem));
 	OKAY(ops->pin(second, p->host, PAGES * PAGE, false, &problem));
-	OKAY(ops->copy(stream, OKI_TO_PAGES, &p->map, &p->run, 1, &problem));
+	OKAY(ops->copy(stream, OKI_TO_PAGES, p->maps, 1, &p->run, 1, &problem));
 	OKAY(ops->record(stream, mark, &problem));
 	wait_mark(mark);
 	OKAY(ops->drain(stream, &problem));
@@ -415,7 +421,7 @@ START_TEST(captures_are_refused_and_survive)
 
 	MUST(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	ck_assert_int_eq(ops->fence(copies, &stream, 1, &problem), OKV_E_INVAL);
-	OKAY(ops->copy(copies, OKI_TO_PAGES, &p.map, &p.run, 1, &problem));
+	OKAY(ops->copy(copies, OKI_TO_PAGES, p.maps, 1, &p.run, 1, &problem));
 	OKAY(ops->record(copies, mark, &problem));
 	wait_mark(mark);
 	OKAY(ops->drain(copies, &problem));
@@ -495,7 +501,7 @@ START_TEST(mapped_memory_is_checked_and_copied)
 	for (size_t i = 0; i < PAGES * PAGE; i++)
 		p.host[i] = (uint8_t)(i * 31 >> 3);
 	p.map.base = (uint8_t *)(at + size - PAGE * PAGES / 2);
-	OKAY(ops->copy(stream, OKI_TO_PAGES, &p.map, &p.run, 1, &problem));
+	OKAY(ops->copy(stream, OKI_TO_PAGES, p.maps, 1, &p.run, 1, &problem));
 	OKAY(ops->drain(stream, &problem));
 	MUST(cu.cuMemcpyDtoH(seen, (CUdeviceptr)p.map.base, PAGES * PAGE));
 	ck_assert(memcmp(seen, p.host, PAGES * PAGE) == 0);
@@ -557,7 +563,7 @@ START_TEST(read_only_arenas)
 		ck_assert_int_eq(rc, 0);
 		pool_init(&p);
 		p.run.host = reader;
-		OKAY(ops->copy(stream, OKI_TO_PAGES, &p.map, &p.run, 1, &problem));
+		OKAY(ops->copy(stream, OKI_TO_PAGES, p.maps, 1, &p.run, 1, &problem));
 		OKAY(ops->drain(stream, &problem));
 		MUST(cu.cuMemcpyDtoH(seen, (CUdeviceptr)p.pages, PAGES * PAGE));
 		ck_assert(memcmp(seen, writer, PAGES * PAGE) == 0);
@@ -586,12 +592,11 @@ START_TEST(no_such_gpu)
 }
 END_TEST
 
-int main(void)
+static int run_path(uint32_t which)
 {
-	int rc = find_gpu();
-	if (rc != 0)
-		return rc;
-	Suite *suite = suite_create("cuda-dma");
+	static const char *const names[] = {"cuda, auto", "cuda, dma", "cuda, kernel"};
+	path = which;
+	Suite *suite = suite_create(names[which]);
 	TCase *tc = tcase_create("gpu");
 	tcase_set_timeout(tc, 120);
 	tcase_add_checked_fixture(tc, setup, teardown);
@@ -612,6 +617,17 @@ int main(void)
 	srunner_run_all(runner, CK_NORMAL);
 	int failed = srunner_ntests_failed(runner);
 	srunner_free(runner);
+	return failed;
+}
+
+int main(void)
+{
+	int rc = find_gpu();
+	if (rc != 0)
+		return rc;
+	int failed = 0;
+	for (uint32_t which = OKV_COPY_AUTO; which <= OKV_COPY_KERNEL; which++)
+		failed += run_path(which);
 	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

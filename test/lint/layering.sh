@@ -13,7 +13,7 @@ complain() {
 
 rank() {
 	case $1 in
-	base) echo 0 ;;
+	base | kernels) echo 0 ;;
 	wire | device | trace) echo 1 ;;
 	arena | plan | grant) echo 2 ;;
 	index | exec | tier) echo 3 ;;

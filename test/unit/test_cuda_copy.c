@@ -1,5 +1,5 @@
-/* The operations cuda-dma emits: the bytes of a plain loop, and few of them. No GPU: the driver's
- * copy calls are replaced by ones that copy at once and count. */
+/* The operations the CUDA device emits: the bytes of a plain loop, and few of them. No GPU: the
+ * driver's calls are replaced by ones that copy at once and count. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +12,13 @@
 #include "test/device/copy_case.h"
 
 static struct {
-	int one, two, batches, entries;
+	int one, two, batches, entries, launches, records, waits;
+	unsigned blocks;
+	bool no_memory;
 	int fail_after; /* accept this many calls; negative: all */
 } calls;
+
+static const struct oki_cuda_rates *const rates = &oki_cuda_default_rates;
 
 static CUresult accept(void)
 {
@@ -76,6 +80,73 @@ static CUresult fake_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, si
 }
 #endif
 
+/* The kernel on the CPU, straight from the words of gather_copy.h. */
+static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+			    unsigned by, unsigned bz, unsigned shared, CUstream stream,
+			    void **parameters, void **extra)
+{
+	(void)function, (void)gy, (void)gz, (void)by, (void)bz, (void)shared, (void)stream;
+	(void)extra;
+	const struct oki_gather *g = parameters[0];
+	ck_assert_uint_ge(gx, 1);
+	ck_assert_uint_eq(bx, OKI_GATHER_THREADS);
+	ck_assert_uint_le(g->column_count, OKI_GATHER_COLUMNS);
+	ck_assert_uint_eq(g->piece % OKI_GATHER_PIECE, 0);
+	ck_assert_uint_gt(g->piece, 0);
+	calls.launches++;
+	calls.blocks = gx;
+	for (uint32_t c = 0; c < g->column_count; c++)
+		for (uint32_t r = 0; r < g->row_count; r++) {
+			struct oki_gather_row row = g->rows ? g->rows[r] : g->few[r];
+			const struct oki_gather_column *col = &g->columns[c];
+			uint8_t *host = (uint8_t *)(uintptr_t)(row.host + col->block_offset +
+							       row.inner * col->bytes);
+			uint8_t *page = (uint8_t *)(uintptr_t)(col->page0 +
+							       row.page * col->page_stride);
+			memcpy(g->to_pages ? page : host, g->to_pages ? host : page, col->bytes);
+		}
+	return accept();
+}
+
+static CUresult fake_alloc(CUdeviceptr *ret_at, size_t bytes)
+{
+	*ret_at = calls.no_memory ? 0 : (CUdeviceptr)(uintptr_t)malloc(bytes);
+	return *ret_at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult fake_free(CUdeviceptr at)
+{
+	free((void *)(uintptr_t)at);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_host_alloc(void **ret_at, size_t bytes, unsigned flags)
+{
+	(void)flags;
+	*ret_at = malloc(bytes);
+	return *ret_at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult fake_host_free(void *at)
+{
+	free(at);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_record(CUevent event, CUstream stream)
+{
+	(void)event, (void)stream;
+	calls.records++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_wait(CUstream stream, CUevent event, unsigned flags)
+{
+	(void)stream, (void)event, (void)flags;
+	calls.waits++;
+	return CUDA_SUCCESS;
+}
+
 static CUresult fake_text(CUresult result, const char **ret_text)
 {
 	(void)result;
@@ -89,6 +160,13 @@ static struct oki_cuda_api fake(bool batch)
 		.copy_to_device = fake_to_device,
 		.copy_to_host = fake_to_host,
 		.copy_2d = fake_2d,
+		.launch = fake_launch,
+		.memory_alloc = fake_alloc,
+		.memory_free = fake_free,
+		.host_alloc = fake_host_alloc,
+		.host_free = fake_host_free,
+		.event_record = fake_record,
+		.stream_wait_event = fake_wait,
 		.error_name = fake_text,
 		.error_string = fake_text,
 	};
@@ -119,8 +197,10 @@ START_TEST(bytes_as_a_plain_loop)
 		memcpy(want_pages, pages, c.pages_bytes);
 		case_place(&c, host, pages);
 		case_expect(&c, host, direction, want_host, want_pages);
-		ck_assert_int_eq(
-			oki_cuda_copy(&api, NULL, direction, &c.map, c.runs, c.run_count, NULL), 0);
+		const struct oki_layer_map *map = &c.map;
+		ck_assert_int_eq(oki_cuda_copy(&api, rates, NULL, direction, &map, 1, c.runs,
+					       c.run_count, NULL),
+				 0);
 		ck_assert_msg(memcmp(host, want_host, c.host_bytes) == 0 &&
 				      memcmp(pages, want_pages, c.pages_bytes) == 0,
 			      "case %d of seed %d", n, _i);
@@ -156,8 +236,10 @@ static void tensor_init(struct tensor *t, uint64_t row)
 static void tensor_copy(struct tensor *t, struct oki_cuda_api *api, struct oki_run *runs,
 			uint32_t count, int expected)
 {
-	ck_assert_int_eq(oki_cuda_copy(api, NULL, OKI_TO_PAGES, &t->map, runs, count, NULL),
-			 expected);
+	const struct oki_layer_map *map = &t->map;
+	ck_assert_int_eq(
+		oki_cuda_copy(api, rates, NULL, OKI_TO_PAGES, &map, 1, runs, count, NULL),
+		expected);
 }
 
 static void tensor_fini(struct tensor *t)
@@ -323,12 +405,295 @@ START_TEST(a_refused_copy_ends_the_layer)
 					   .inner = 1,
 					   .page = 16 * i};
 	calls.fail_after = 3;
-	ck_assert_int_eq(oki_cuda_copy(&api, NULL, OKI_TO_PAGES, &t.map, runs, 4, &err),
-			 OKV_E_COPY);
+	const struct oki_layer_map *map = &t.map;
+	ck_assert_int_eq(
+		oki_cuda_copy(&api, rates, NULL, OKI_TO_PAGES, &map, 1, runs, 4, &err), OKV_E_COPY);
 	ck_assert_int_eq(calls.two, 4);
 	ck_assert_int_eq(err.device_error, CUDA_ERROR_LAUNCH_FAILED);
 	ck_assert_int_eq(err.stage, OKV_STAGE_SUBMIT);
 	tensor_fini(&t);
+}
+END_TEST
+
+/* One call with several layers shares its batches. */
+START_TEST(layers_share_a_batch)
+{
+	struct tensor t;
+	struct oki_cuda_api api = fake(true);
+	struct oki_layer_map layers[4];
+	const struct oki_layer_map *maps[4];
+	tensor_init(&t, ROW);
+	for (uint32_t l = 0; l < 4; l++) {
+		layers[l] = t.map;
+		layers[l].base = t.pages + l * 16 * ROW;
+		layers[l].segment_count = 1;
+		layers[l].segments[0].block_offset = l * ROW;
+		maps[l] = &layers[l];
+	}
+	struct oki_run runs[2];
+	for (uint32_t i = 0; i < 2; i++)
+		runs[i] = (struct oki_run){
+			.host = t.host + i * 12 * ROW, .blocks = 1, .inner = 1, .page = i * 3};
+	memset(t.host, 0x77, 16 * 4 * ROW);
+	ck_assert_int_eq(
+		oki_cuda_copy(&api, rates, NULL, OKI_TO_PAGES, maps, 4, runs, 2, NULL), 0);
+	ck_assert_int_eq(calls.batches, OKI_CUDA_HAS_BATCH ? 1 : 0);
+	ck_assert_int_eq(OKI_CUDA_HAS_BATCH ? calls.entries : calls.one, 8);
+	for (uint32_t l = 0; l < 4; l++)
+		ck_assert(layers[l].base[3 * ROW] == 0x77 && layers[l].base[2 * ROW] == 0);
+	tensor_fini(&t);
+}
+END_TEST
+
+/* A device and a stream without a GPU. */
+struct stage {
+	struct oki_cuda_api api;
+	struct oki_device device;
+	struct oki_stream stream;
+};
+
+static void stage_init(struct stage *s, uint32_t path, bool batch)
+{
+	memset(s, 0, sizeof(*s));
+	s->api = fake(batch);
+	s->device.api = &s->api;
+	s->device.path = path;
+	s->device.sms = 4;
+	s->device.rates[0] = s->device.rates[1] = oki_cuda_default_rates;
+	s->stream.device = &s->device;
+}
+
+static void stage_fini(struct stage *s)
+{
+	oki_cuda_plans_forget(&s->stream);
+	oki_cuda_chunks_free(&s->stream);
+}
+
+/* Every path, both directions, tables that travel with the launch and such that do not. */
+START_TEST(every_path_moves_the_same_bytes)
+{
+	uint64_t seed = 31 + (uint64_t)_i;
+	struct stage s;
+	stage_init(&s, (uint32_t)_i % 3, _i < 3);
+	for (int n = 0; n < 200; n++) {
+		struct copy_case c;
+		case_generate(&c, &seed, n % 7 == 6 ? 40 : 1);
+		enum oki_direction direction = n % 2 ? OKI_TO_PAGES : OKI_TO_BLOCKS;
+		uint8_t *host = malloc(c.host_bytes), *want_host = malloc(c.host_bytes);
+		uint8_t *pages = malloc(c.pages_bytes), *want_pages = malloc(c.pages_bytes);
+		case_noise(&seed, host, c.host_bytes);
+		case_noise(&seed, pages, c.pages_bytes);
+		memcpy(want_host, host, c.host_bytes);
+		memcpy(want_pages, pages, c.pages_bytes);
+		case_place(&c, host, pages);
+		case_expect(&c, host, direction, want_host, want_pages);
+		const struct oki_layer_map *map = &c.map;
+		for (int again = 0; again < 2; again++)
+			ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, direction, &map, 1, c.runs,
+							    c.run_count, NULL),
+					 0);
+		ck_assert_msg(memcmp(host, want_host, c.host_bytes) == 0 &&
+				      memcmp(pages, want_pages, c.pages_bytes) == 0,
+			      "case %d of seed %d", n, _i);
+		oki_cuda_plans_forget(&s.stream);
+		free(host);
+		free(pages);
+		free(want_host);
+		free(want_pages);
+	}
+	ck_assert(_i % 3 != OKV_COPY_KERNEL || calls.one + calls.two + calls.batches > 0);
+	ck_assert(_i % 3 == OKV_COPY_DMA ? calls.launches == 0 : calls.launches > 0);
+	ck_assert_ptr_null(s.stream.chunks ? s.stream.chunks->next : NULL);
+	stage_fini(&s);
+}
+END_TEST
+
+/* Where the GPU sees an arena elsewhere, the kernel gets the GPU's addresses. */
+START_TEST(the_kernel_gets_device_addresses)
+{
+	uint8_t *arena = malloc(4 * ROW), *alias = malloc(4 * ROW), page[ROW];
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	struct oki_cuda_reach reach[] = {
+		{(uint8_t *)1, 64, 12345},
+		{arena, 4 * ROW, (uint64_t)(alias - arena)},
+	};
+	s.device.reach = reach;
+	s.device.reach_count = 2;
+	memset(arena, 1, 4 * ROW);
+	memset(alias, 2, 4 * ROW);
+	struct oki_layer_map map = {.base = page,
+				    .page_stride = ROW,
+				    .segment_count = 1,
+				    .page_count = 1,
+				    .segments = {{0, 0, ROW}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run run = {.host = arena + 2 * ROW, .blocks = 1, .inner = 1};
+	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
+	ck_assert_uint_eq(page[0], 2);
+	stage_fini(&s);
+	free(arena);
+	free(alias);
+}
+END_TEST
+
+#define MANY 5000u
+
+/* Scattered rows of bytes each in block order; a block has `layers` of them. */
+static struct oki_run *scattered(uint8_t *host, uint64_t block, uint32_t count)
+{
+	struct oki_run *runs = calloc(count, sizeof(*runs));
+	for (uint32_t i = 0; i < count; i++)
+		runs[i] = (struct oki_run){.host = host + i * 7ull % count * block,
+					   .blocks = 1,
+					   .inner = 1,
+					   .page = i * 11 % count};
+	return runs;
+}
+
+/* The table is made with the first layer; the calls of later ones are the same for any rows. */
+START_TEST(one_table_for_all_layers)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	uint8_t *host = calloc(MANY, 64), *pages = calloc(MANY, 64);
+	struct oki_run *runs = scattered(host, 64, MANY);
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = 16,
+				    .segment_count = 1,
+				    .page_count = MANY,
+				    .segments = {{0, 0, 16}}};
+	const struct oki_layer_map *maps[] = {&map};
+	for (uint32_t layer = 0; layer < 4; layer++) {
+		map.base = pages + layer * MANY * 16;
+		map.segments[0].block_offset = layer * 16;
+		ck_assert_int_eq(
+			oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, MANY, NULL), 0);
+	}
+	ck_assert_int_eq(calls.launches, 4);
+	ck_assert_int_eq(calls.one, 1);
+	ck_assert_int_eq(calls.two + calls.batches, 0);
+	ck_assert_uint_le(calls.blocks, 4);
+
+	/* No room for a table: the copy still happens. */
+	oki_cuda_plans_forget(&s.stream);
+	oki_cuda_chunks_free(&s.stream);
+	calls.no_memory = true;
+	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, MANY, NULL),
+			 0);
+	ck_assert_int_eq(calls.launches, 4);
+	stage_fini(&s);
+	free(runs);
+	free(host);
+	free(pages);
+}
+END_TEST
+
+/* More segments than one launch has room for. */
+START_TEST(more_columns_than_one_launch)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	uint8_t *host = malloc(64 * 8 * 32), *pages = calloc(64, 8 * 64);
+	uint64_t seed = 8;
+	struct oki_layer_map layers[64];
+	const struct oki_layer_map *maps[64];
+	case_noise(&seed, host, 64 * 8 * 32);
+	for (uint32_t l = 0; l < 64; l++) {
+		layers[l] = (struct oki_layer_map){
+			.base = pages + l * 512, .page_stride = 512, .segment_count = 8};
+		for (uint32_t k = 0; k < 8; k++)
+			layers[l].segments[k] = (struct oki_segment_map){
+				.page_offset = k * 64, .block_offset = (l * 8 + k) * 32, 32};
+		maps[l] = &layers[l];
+	}
+	struct oki_run run = {.host = host, .blocks = 1, .inner = 1};
+	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 64, &run, 1, NULL), 0);
+	ck_assert_int_eq(calls.launches, (64 * 8 + OKI_GATHER_COLUMNS - 1) / OKI_GATHER_COLUMNS);
+	for (uint32_t i = 0; i < 64 * 8; i++)
+		ck_assert(memcmp(pages + i * 64, host + i * 32, 32) == 0);
+	stage_fini(&s);
+	free(host);
+	free(pages);
+}
+END_TEST
+
+static struct oki_cuda_load even(uint64_t bytes, double dma_ns, double kernel_ns)
+{
+	return (struct oki_cuda_load){.bytes = bytes,
+				      .dma_ns = dma_ns,
+				      .kernel_ns = kernel_ns,
+				      .short_kernel_ns = kernel_ns};
+}
+
+START_TEST(the_faster_way_is_chosen)
+{
+	/* One long run: nothing beats one copy. */
+	struct oki_cuda_load load = even(64 << 20, 1.21e6, 1.32e6);
+	load.long_dma_ns = load.dma_ns;
+	load.short_kernel_ns = 0;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	/* 2,048 rows of 2 KiB: each would be a copy of its own. */
+	load = even(4 << 20, 2048 * 740., 84e3);
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	/* Nearly even: no SM is taken for so little. */
+	load = even(4 << 20, 88e3, 82e3);
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	/* Half in long runs, half in pieces: each by what suits it. */
+	load = (struct oki_cuda_load){.bytes = 64 << 20,
+				      .dma_ns = 12e6,
+				      .kernel_ns = 2.4e6,
+				      .long_dma_ns = 0.61e6,
+				      .short_kernel_ns = 1.2e6};
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_BOTH);
+}
+END_TEST
+
+/* From runs to a choice: a tidy tensor, a shuffled one, one of both kinds. */
+START_TEST(runs_decide)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	const uint64_t row = 8192;
+	uint8_t *host = calloc(2304, row), *pages = calloc(2304, row);
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = row,
+				    .segment_count = 1,
+				    .page_count = 2304,
+				    .segments = {{0, 0, row}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run *runs = scattered(host, row, 256);
+	struct oki_run tidy = {.host = host,
+			       .host_pitch = row,
+			       .blocks = 256,
+			       .page_pitch = 1,
+			       .inner = 1};
+	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &tidy, 1, NULL), 0);
+	ck_assert_int_eq(calls.launches, 0);
+	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, 256, NULL), 0);
+	ck_assert_int_eq(calls.launches, 1);
+	ck_assert_int_eq(calls.records, 0);
+
+	oki_cuda_plans_forget(&s.stream);
+	case_noise(&(uint64_t){5}, host, 2304 * row);
+	memset(pages, 0, 2304 * row);
+	runs[128] = (struct oki_run){.host = host + 256 * row,
+				     .host_pitch = row,
+				     .blocks = 2048,
+				     .page = 256,
+				     .page_pitch = 1,
+				     .inner = 1};
+	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, 129, NULL), 0);
+	ck_assert_int_eq(calls.launches, 2);
+	ck_assert_int_eq(calls.records, 2);
+	ck_assert_int_eq(calls.waits, 2);
+	for (uint32_t i = 0; i < 128; i++)
+		ck_assert(memcmp(pages + runs[i].page * row, runs[i].host, row) == 0);
+	ck_assert(memcmp(pages + 256 * row, host + 256 * row, 2048 * row) == 0);
+	stage_fini(&s);
+	free(runs);
+	free(host);
+	free(pages);
 }
 END_TEST
 
@@ -345,6 +710,13 @@ int main(void)
 	tcase_add_test(tc, few_long_rows_join_the_batch);
 	tcase_add_test(tc, a_pitch_no_2d_copy_has);
 	tcase_add_test(tc, a_refused_copy_ends_the_layer);
+	tcase_add_test(tc, layers_share_a_batch);
+	tcase_add_loop_test(tc, every_path_moves_the_same_bytes, 0, 6);
+	tcase_add_test(tc, the_kernel_gets_device_addresses);
+	tcase_add_test(tc, one_table_for_all_layers);
+	tcase_add_test(tc, more_columns_than_one_launch);
+	tcase_add_test(tc, the_faster_way_is_chosen);
+	tcase_add_test(tc, runs_decide);
 	suite_add_tcase(suite, tc);
 	SRunner *runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);

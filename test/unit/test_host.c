@@ -88,8 +88,9 @@ static void scene_init(struct scene *s, uint64_t *seed, uint32_t scale)
 
 static void scene_copy(struct scene *s, struct oki_stream *stream)
 {
+	const struct oki_layer_map *map = &s->c.map;
 	ck_assert_int_eq(
-		ops->copy(stream, s->direction, &s->c.map, s->c.runs, s->c.run_count, NULL), 0);
+		ops->copy(stream, s->direction, &map, 1, s->c.runs, s->c.run_count, NULL), 0);
 }
 
 static bool scene_is_right(const struct scene *s)
@@ -138,6 +139,7 @@ START_TEST(long_rows)
 		.page_count = 3,
 		.segments = {{.bytes = width}},
 	};
+	const struct oki_layer_map *maps[] = {&map};
 	struct oki_run run = {
 		.host = host + 5,
 		.host_pitch = width,
@@ -149,7 +151,7 @@ START_TEST(long_rows)
 		memcpy(pages_want + 3 + o * map.page_stride, host + 5 + o * width, width);
 	struct oki_device *device = open_device(3);
 	struct oki_stream *stream = open_stream(device);
-	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, &map, &run, 1, NULL), 0);
+	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
 	ck_assert_int_eq(ops->drain(stream, NULL), 0);
 	ck_assert(memcmp(pages, pages_want, 3 * width + 64) == 0);
 	ck_assert(memcmp(host, want, 3 * width + 7) == 0);
@@ -217,6 +219,54 @@ START_TEST(nothing_is_touched_after_the_mark)
 		ops->stream_destroy(stream);
 		scene_fini(&s);
 	}
+	ops->close(device);
+}
+END_TEST
+
+/* One call with several layers is one call for each. */
+START_TEST(layers_of_one_call)
+{
+	enum { LAYERS = 5 };
+	uint64_t seed = 41;
+	uint8_t *want[LAYERS], *pages[LAYERS], *host, *host_want;
+	struct oki_layer_map layers[LAYERS];
+	const struct oki_layer_map *maps[LAYERS];
+	struct oki_run runs[2];
+	host = image(&seed, 64u << 10, &host_want);
+	for (uint32_t i = 0; i < 2; i++)
+		runs[i] = (struct oki_run){.host = host + i * 20000,
+					   .host_pitch = 5000,
+					   .blocks = 4,
+					   .page = 1 + i * 5,
+					   .page_pitch = 1,
+					   .inner = 1};
+	for (uint64_t l = 0; l < LAYERS; l++) {
+		pages[l] = image(&seed, 10 * 700, &want[l]);
+		layers[l] = (struct oki_layer_map){
+			.base = pages[l],
+			.page_stride = 700,
+			.segment_count = 1,
+			.page_count = 10,
+			.segments = {{3, l * 600, 600}},
+		};
+		maps[l] = &layers[l];
+		for (uint32_t b = 0; b < 8; b++)
+			memcpy(want[l] + (1 + b % 4 + b / 4 * 5) * 700 + 3,
+			       host + b * 5000 + l * 600, 600);
+	}
+	struct oki_device *device = open_device(2);
+	struct oki_stream *stream = open_stream(device);
+	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, maps, LAYERS, runs, 2, NULL), 0);
+	ck_assert_int_eq(ops->drain(stream, NULL), 0);
+	ops->stream_recycle(stream);
+	for (int l = 0; l < LAYERS; l++) {
+		ck_assert(memcmp(pages[l], want[l], 10 * 700) == 0);
+		free(pages[l]);
+		free(want[l]);
+	}
+	free(host);
+	free(host_want);
+	ops->stream_destroy(stream);
 	ops->close(device);
 }
 END_TEST
@@ -328,12 +378,13 @@ START_TEST(empty_and_small_work)
 		.page_count = 2,
 		.segments = {{.bytes = 8}},
 	};
+	const struct oki_layer_map *maps[] = {&map};
 	struct oki_run run = {.host = host, .blocks = 1, .inner = 1, .page = 1};
 	struct oki_device *device = open_device(0);
 	struct oki_stream *stream = open_stream(device);
 	struct oki_mark *mark = open_mark(device);
-	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, &map, &run, 0, NULL), 0);
-	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, &map, &run, 1, NULL), 0);
+	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, maps, 1, &run, 0, NULL), 0);
+	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
 	ck_assert_int_eq(ops->record(stream, mark, NULL), 0);
 	wait_mark(mark);
 	ck_assert(memcmp(pages + 8, host, 8) == 0);
@@ -371,7 +422,7 @@ START_TEST(refusals)
 	ops->close(device);
 
 	ck_assert_ptr_eq(oki_device_find(OKV_DEVICE_HOST), &oki_device_host);
-	ck_assert_ptr_eq(oki_device_find(OKV_DEVICE_CUDA), &oki_device_cuda_dma);
+	ck_assert_ptr_eq(oki_device_find(OKV_DEVICE_CUDA), &oki_device_cuda);
 	ck_assert_ptr_null(oki_device_find(0));
 }
 END_TEST
@@ -431,6 +482,7 @@ int main(void)
 	tcase_add_test(tc, long_rows);
 	tcase_add_test(tc, marks_follow_their_copies);
 	tcase_add_test(tc, nothing_is_touched_after_the_mark);
+	tcase_add_test(tc, layers_of_one_call);
 	tcase_add_test(tc, streams_of_several_threads);
 	tcase_add_test(tc, idle_threads_never_wake);
 	tcase_add_test(tc, empty_and_small_work);

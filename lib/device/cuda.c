@@ -1,18 +1,15 @@
-/* [B] The CUDA device that uses copy engines only: no kernel, no SM time. */
+/* [B] The CUDA device: copy engines, and a kernel on a few SMs for what they are slow at. */
 #include "device/device.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checked.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "device/cuda_device.h"
 
-struct oki_stream {
-	struct oki_device *device;
-	CUstream stream;
-	CUevent fence; /* for callers' busy streams */
-};
+/* About the bytes of the link in 20 us: what a launch or a copy's start costs a few times over. */
+#define JOIN_BYTES (1u << 20)
 
 struct oki_mark {
 	struct oki_device *device;
@@ -45,6 +42,70 @@ static CUresult enter(const struct oki_device *device, struct oki_cuda_scope *re
 	return oki_cuda_enter(device->api, device->context, ret_scope);
 }
 
+/* The environment goes before the binding's options: an operator's last word. */
+static int take_path(struct oki_device *device, const struct oki_device_config *config,
+		     struct okv_error *err)
+{
+	static const char *const names[] = {"auto", "dma", "kernel"};
+	const char *path = getenv("ORBITKV_COPY"), *sms = getenv("ORBITKV_COPY_SMS");
+	device->path = config->copy_path;
+	device->sms = config->copy_sms ? config->copy_sms : OKI_DEFAULT_SMS;
+	if (path && *path) {
+		device->path = 0;
+		while (device->path < 3 && strcmp(names[device->path], path) != 0)
+			device->path++;
+		if (device->path == 3)
+			return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
+					"ORBITKV_COPY=%.32s: auto, dma or kernel", path);
+	}
+	if (sms && *sms) {
+		char *end;
+		unsigned long count = strtoul(sms, &end, 10);
+		device->sms = *end || count > OKI_CUDA_MAX_SMS ? 0 : (uint32_t)count;
+	}
+	if (device->path > OKV_COPY_KERNEL)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER, "copy path %u is unknown",
+				device->path);
+	if (device->sms == 0 || device->sms > OKI_CUDA_MAX_SMS)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
+				"a copy kernel takes 1 to %u SMs", OKI_CUDA_MAX_SMS);
+	return 0;
+}
+
+/* Inside a scope. */
+static int prepare(struct oki_device *device, const struct oki_log *log, struct okv_error *err)
+{
+	int least = 0;
+	struct okv_error why;
+	for (int d = 0; d < 2; d++)
+		device->rates[d] = oki_cuda_default_rates;
+	if (device->api->priority_range(&least, &device->priority) != CUDA_SUCCESS)
+		device->priority = 0;
+	if (device->path == OKV_COPY_DMA)
+		return 0;
+	int rc = oki_cuda_kernel_load(device, &why);
+	if (rc < 0 && device->path == OKV_COPY_KERNEL) {
+		if (err)
+			*err = why;
+		return rc;
+	}
+	if (rc < 0) {
+		device->path = OKV_COPY_DMA;
+		oki_log(log, OKV_LOG_INFO, "copy engines only: %s", why.text);
+		return 0;
+	}
+	if (device->path == OKV_COPY_KERNEL)
+		return 0;
+	oki_cuda_measure(device);
+	for (int d = 0; d < 2; d++) {
+		char text[256];
+		oki_cuda_rates_print(&device->rates[d], text, sizeof(text));
+		oki_log(log, OKV_LOG_DEBUG, "GPU %d, %u SMs, %s: %s", device->index, device->sms,
+			d == OKI_TO_PAGES ? "restore" : "publish", text);
+	}
+	return 0;
+}
+
 static int cuda_open(const struct oki_device_config *config, struct oki_device **ret_device,
 		     struct okv_error *err)
 {
@@ -65,23 +126,49 @@ static int cuda_open(const struct oki_device_config *config, struct oki_device *
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REGISTER, "no memory for a device");
 	device->api = api;
 	device->index = config->index;
+	rc = take_path(device, config, err);
+	if (rc < 0)
+		goto undo_alloc;
+	struct oki_cuda_scope scope;
 	result = api->device_get(&device->device, config->index);
 	if (result == CUDA_SUCCESS)
 		result = api->primary_retain(&device->context, device->device);
 	if (result != CUDA_SUCCESS) {
-		free(device);
-		return oki_cuda_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_REGISTER, api, result,
-				     "GPU %d has no context", config->index);
+		rc = oki_cuda_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_REGISTER, api, result,
+				   "GPU %d has no context", config->index);
+		goto undo_alloc;
 	}
+	result = enter(device, &scope);
+	if (result != CUDA_SUCCESS) {
+		rc = oki_cuda_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_REGISTER, api, result,
+				   "GPU %d cannot be used", config->index);
+		goto undo_retain;
+	}
+	rc = prepare(device, config->log, err);
+	oki_cuda_leave(&scope);
+	if (rc < 0)
+		goto undo_retain;
 	*ret_device = device;
 	return 0;
+
+undo_retain:
+	api->primary_release(device->device);
+undo_alloc:
+	free(device);
+	return rc;
 }
 
 static void cuda_close(struct oki_device *device)
 {
 	if (!device)
 		return;
+	struct oki_cuda_scope scope;
+	if (enter(device, &scope) == CUDA_SUCCESS) {
+		oki_cuda_kernel_unload(device);
+		oki_cuda_leave(&scope);
+	}
 	device->api->primary_release(device->device);
+	free(device->reach);
 	free(device);
 }
 
@@ -92,87 +179,51 @@ static void cuda_identify(struct oki_device *device, uint8_t ret_id[16])
 	memcpy(ret_id, uuid.bytes, 16);
 }
 
+/* Where the GPU sees what the CPU sees at base; the same place on most systems. */
+static CUresult find_shift(struct oki_device *device, void *base, uint64_t *ret_shift)
+{
+	struct oki_cuda_scope scope;
+	CUdeviceptr at = 0;
+	CUresult result = enter(device, &scope);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device->api->host_device_pointer(&at, base, 0);
+	oki_cuda_leave(&scope);
+	*ret_shift = at - (uint64_t)(uintptr_t)base;
+	return result;
+}
+
+static int cuda_pin(struct oki_device *device, void *base, uint64_t bytes, bool read_only,
+		    struct okv_error *err)
+{
+	struct oki_cuda_reach *reach =
+		realloc(device->reach, (device->reach_count + 1) * sizeof(*reach));
+	if (!reach)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_IMPORT, "no memory to pin an arena");
+	device->reach = reach;
+	int rc = oki_cuda_pin(device, base, bytes, read_only, err);
+	if (rc < 0)
+		return rc;
+	uint64_t shift = 0;
+	CUresult result = find_shift(device, base, &shift);
+	if (result != CUDA_SUCCESS) {
+		oki_cuda_unpin(base);
+		return oki_cuda_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_IMPORT, device->api, result,
+				     "GPU %d does not see memory pinned at %p", device->index,
+				     base);
+	}
+	reach[device->reach_count++] = (struct oki_cuda_reach){base, bytes, shift};
+	return 0;
+}
+
 static void cuda_unpin(struct oki_device *device, void *base)
 {
-	(void)device;
+	for (uint32_t i = 0; i < device->reach_count; i++)
+		if (device->reach[i].base == base) {
+			device->reach[i] = device->reach[--device->reach_count];
+			break;
+		}
 	oki_cuda_unpin(base);
-}
-
-/* The allocation of this GPU that holds at; managed memory counts. */
-struct range {
-	uint64_t start;
-	uint64_t size;
-	bool pieces; /* mapped piece by piece (cuMemMap), with holes perhaps */
-};
-
-static bool find_range(struct oki_device *device, CUdeviceptr at, struct range *ret_range)
-{
-	const struct oki_cuda_api *api = device->api;
-	CUdeviceptr start = 0;
-	CUmemorytype type = (CUmemorytype)0;
-	CUcontext context = NULL;
-	int ordinal = -1, managed = 0;
-	size_t size = 0;
-	if (api->pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) != CUDA_SUCCESS)
-		return false;
-	api->pointer_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at);
-	if (type != CU_MEMORYTYPE_DEVICE && !managed)
-		return false;
-	api->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at);
-	if (ordinal != device->device && !managed)
-		return false;
-	if (api->pointer_attribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at) !=
-		    CUDA_SUCCESS ||
-	    api->pointer_attribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at) != CUDA_SUCCESS)
-		return false;
-	/* Memory of no context: mapped by cuMemMap, or of a pool. */
-	api->pointer_attribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, at);
-	*ret_range = (struct range){start, size, !context && !managed};
-	return true;
-}
-
-/* For memory in pieces a range is what was reserved; the pieces must leave no hole. */
-static bool is_mapped(struct oki_device *device, uint64_t at, uint64_t end)
-{
-	const struct oki_cuda_api *api = device->api;
-	while (at < end) {
-		CUdeviceptr start = 0;
-		size_t size = 0;
-		int mapped = 0, ordinal = -1;
-		api->pointer_attribute(&mapped, CU_POINTER_ATTRIBUTE_MAPPED, at);
-		api->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at);
-		if (!mapped || ordinal != device->device)
-			return false;
-		if (api->pointer_attribute(&start, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at) !=
-			    CUDA_SUCCESS ||
-		    api->pointer_attribute(&size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at) !=
-			    CUDA_SUCCESS ||
-		    start + size <= at)
-			return false;
-		at = start + size;
-	}
-	return true;
-}
-
-static int check_range(struct oki_device *device, uint64_t base, uint64_t bytes,
-		       struct okv_error *err)
-{
-	struct range range;
-	if (!find_range(device, base, &range))
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
-				"%#llx is no memory of GPU %d", (unsigned long long)base,
-				device->index);
-	if (bytes == 0 || base < range.start || !oki_within(base - range.start, bytes, range.size))
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
-				"%llu bytes at %#llx do not lie in one allocation: GPU %d has "
-				"%llu bytes at %#llx",
-				(unsigned long long)bytes, (unsigned long long)base, device->index,
-				(unsigned long long)range.size, (unsigned long long)range.start);
-	if (range.pieces && !is_mapped(device, base, base + bytes))
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
-				"%llu bytes at %#llx are reserved on GPU %d, but not all mapped",
-				(unsigned long long)bytes, (unsigned long long)base, device->index);
-	return 0;
 }
 
 static int cuda_check_memory(struct oki_device *device, const void *base, uint64_t bytes,
@@ -183,7 +234,7 @@ static int cuda_check_memory(struct oki_device *device, const void *base, uint64
 	if (result != CUDA_SUCCESS)
 		return oki_cuda_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER, device->api, result,
 				     "GPU %d cannot look at memory", device->index);
-	int rc = check_range(device, (uint64_t)(uintptr_t)base, bytes, err);
+	int rc = oki_cuda_check_range(device, (uint64_t)(uintptr_t)base, bytes, err);
 	oki_cuda_leave(&scope);
 	return rc;
 }
@@ -217,16 +268,31 @@ static int cuda_stream_create(struct oki_device *device, struct oki_stream **ret
 	CUresult result = enter(device, &scope);
 	if (result != CUDA_SUCCESS)
 		goto undo_alloc;
-	result = api->stream_create(&stream->stream, CU_STREAM_NON_BLOCKING, 0);
+	/* The highest priority: a copy's few blocks must not queue behind a model's many. */
+	result = api->stream_create(&stream->stream, CU_STREAM_NON_BLOCKING, device->priority);
 	if (result != CUDA_SUCCESS)
 		goto undo_enter;
-	result = api->event_create(&stream->fence, CU_EVENT_DISABLE_TIMING);
+	result = api->stream_create(&stream->side, CU_STREAM_NON_BLOCKING, device->priority);
 	if (result != CUDA_SUCCESS)
 		goto undo_stream;
+	CUevent *events[] = {&stream->fence, &stream->fork, &stream->join};
+	uint32_t made = 0;
+	for (; made < 3; made++) {
+		result = api->event_create(events[made], CU_EVENT_DISABLE_TIMING);
+		if (result != CUDA_SUCCESS)
+			goto undo_events;
+	}
+	result = oki_cuda_chunks_init(stream);
+	if (result != CUDA_SUCCESS)
+		goto undo_events;
 	oki_cuda_leave(&scope);
 	*ret_stream = stream;
 	return 0;
 
+undo_events:
+	while (made-- > 0)
+		api->event_destroy(*events[made]);
+	api->stream_destroy(stream->side);
 undo_stream:
 	api->stream_destroy(stream->stream);
 undo_enter:
@@ -237,14 +303,25 @@ undo_alloc:
 			     "GPU %d gives no stream", device->index);
 }
 
+static void cuda_stream_recycle(struct oki_stream *stream)
+{
+	oki_cuda_plans_forget(stream);
+}
+
 static void cuda_stream_destroy(struct oki_stream *stream)
 {
 	if (!stream)
 		return;
+	const struct oki_cuda_api *api = stream->device->api;
 	struct oki_cuda_scope scope;
+	oki_cuda_plans_forget(stream);
 	if (enter(stream->device, &scope) == CUDA_SUCCESS) {
-		stream->device->api->event_destroy(stream->fence);
-		stream->device->api->stream_destroy(stream->stream);
+		oki_cuda_chunks_free(stream);
+		api->event_destroy(stream->fence);
+		api->event_destroy(stream->fork);
+		api->event_destroy(stream->join);
+		api->stream_destroy(stream->side);
+		api->stream_destroy(stream->stream);
 		oki_cuda_leave(&scope);
 	}
 	free(stream);
@@ -300,8 +377,8 @@ static int cuda_fence(struct oki_stream *stream, struct CUstream_st *const *read
 }
 
 static int cuda_copy(struct oki_stream *stream, enum oki_direction direction,
-		     const struct oki_layer_map *map, const struct oki_run *runs,
-		     uint32_t run_count, struct okv_error *err)
+		     const struct oki_layer_map *const *maps, uint32_t map_count,
+		     const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
 {
 	const struct oki_cuda_api *api = stream->device->api;
 	struct oki_cuda_scope scope;
@@ -309,7 +386,7 @@ static int cuda_copy(struct oki_stream *stream, enum oki_direction direction,
 	if (result != CUDA_SUCCESS)
 		return oki_cuda_fail(err, OKV_E_COPY, OKV_STAGE_SUBMIT, api, result,
 				     "GPU %d cannot be used", stream->device->index);
-	int rc = oki_cuda_copy(api, stream->stream, direction, map, runs, run_count, err);
+	int rc = oki_cuda_plan_copy(stream, direction, maps, map_count, runs, run_count, err);
 	oki_cuda_leave(&scope);
 	return rc;
 }
@@ -403,21 +480,23 @@ static int cuda_drain(struct oki_stream *stream, struct okv_error *err)
 	return result == CUDA_SUCCESS ? 0 : unknown_end(stream->device, result, err);
 }
 
-const struct oki_device_ops oki_device_cuda_dma = {
-	.name = "cuda-dma",
+const struct oki_device_ops oki_device_cuda = {
+	.name = "cuda",
 	.kind = OKV_DEVICE_CUDA,
 	.has_callbacks = false,
 	.has_gpu_streams = true,
 	.max_pitch = OKI_CUDA_MAX_PITCH,
+	.join_bytes = JOIN_BYTES,
 	.open = cuda_open,
 	.close = cuda_close,
 	.identify = cuda_identify,
-	.pin = oki_cuda_pin,
+	.pin = cuda_pin,
 	.unpin = cuda_unpin,
 	.check_memory = cuda_check_memory,
 	.check_event = cuda_check_event,
 	.stream_create = cuda_stream_create,
 	.stream_destroy = cuda_stream_destroy,
+	.stream_recycle = cuda_stream_recycle,
 	.fence = cuda_fence,
 	.copy = cuda_copy,
 	.record_event = cuda_record_event,

@@ -1,0 +1,123 @@
+/* [B] Copies fragments between mapped host memory and pages with a few SMs. */
+#include "gather_copy.h"
+
+/* Loads in flight per lane: with 1,024 threads on an SM they cover the latency of the link. */
+#define LOADS 4
+
+struct piece {
+	uint64_t host;
+	uint64_t page;
+	uint32_t bytes;
+};
+
+/* A group's place in the list of all pieces; only ever moves on. */
+struct place {
+	uint32_t unit;
+	uint32_t column;
+	uint32_t first; /* unit the column starts with */
+};
+
+static __device__ bool find_piece(const oki_gather &g, place &at, piece &found)
+{
+	while (at.column < g.column_count) {
+		const oki_gather_column &c = g.columns[at.column];
+		uint32_t per_row = (uint32_t)((c.bytes + g.piece - 1) / g.piece);
+		uint32_t local = at.unit - at.first;
+		if (local >= per_row * g.row_count) {
+			at.first += per_row * g.row_count;
+			at.column++;
+			continue;
+		}
+		uint32_t row = local / per_row;
+		uint64_t offset = (uint64_t)(local - row * per_row) * g.piece;
+		uint64_t left = c.bytes - offset;
+		oki_gather_row r = g.rows ? g.rows[row] : g.few[row];
+		found.host = r.host + c.block_offset + r.inner * c.bytes + offset;
+		found.page = c.page0 + r.page * c.page_stride + offset;
+		found.bytes = left < g.piece ? (uint32_t)left : g.piece;
+		return true;
+	}
+	return false;
+}
+
+/* Words of one type: all loads of a round are on their way before the first store. */
+template <int LANES, typename WORD>
+static __device__ void copy_words(uint64_t to, uint64_t from, uint32_t count, uint32_t lane)
+{
+	const WORD *in = (const WORD *)from;
+	WORD *out = (WORD *)to;
+	for (uint32_t i = lane; i < count; i += LOADS * LANES) {
+		WORD held[LOADS];
+#pragma unroll
+		for (int k = 0; k < LOADS; k++)
+			if (i + k * LANES < count)
+				held[k] = __ldcs(in + i + k * LANES);
+#pragma unroll
+		for (int k = 0; k < LOADS; k++)
+			if (i + k * LANES < count)
+				out[i + k * LANES] = held[k];
+	}
+}
+
+template <int LANES, typename WORD>
+static __device__ void copy_aligned(uint64_t to, uint64_t from, uint32_t bytes, uint32_t lane)
+{
+	uint32_t head = (uint32_t)(-to & (sizeof(WORD) - 1));
+	if (head > bytes)
+		head = bytes;
+	uint32_t words = (bytes - head) / sizeof(WORD);
+	uint32_t tail = bytes - head - words * (uint32_t)sizeof(WORD);
+	if (head)
+		copy_words<LANES, unsigned char>(to, from, head, lane);
+	copy_words<LANES, WORD>(to + head, from + head, words, lane);
+	if (tail)
+		copy_words<LANES, unsigned char>(to + bytes - tail, from + bytes - tail, tail,
+						 lane);
+}
+
+/* As wide as both addresses allow at once. */
+template <int LANES>
+static __device__ void copy_piece(uint64_t to, uint64_t from, uint32_t bytes, uint32_t lane)
+{
+	uint32_t differ = (uint32_t)(to ^ from);
+	if ((differ & 15) == 0)
+		copy_aligned<LANES, uint4>(to, from, bytes, lane);
+	else if ((differ & 7) == 0)
+		copy_aligned<LANES, uint2>(to, from, bytes, lane);
+	else if ((differ & 3) == 0)
+		copy_aligned<LANES, unsigned int>(to, from, bytes, lane);
+	else if ((differ & 1) == 0)
+		copy_aligned<LANES, unsigned short>(to, from, bytes, lane);
+	else
+		copy_words<LANES, unsigned char>(to, from, bytes, lane);
+}
+
+/* The row of the next piece is read before this one is copied. */
+template <int LANES> static __device__ void gather(const oki_gather &g)
+{
+	uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
+	uint32_t lane = thread % LANES, groups = gridDim.x * blockDim.x / LANES;
+	place at = {thread / LANES, 0, 0};
+	piece now, next;
+	bool more = find_piece(g, at, now);
+	while (more) {
+		at.unit += groups;
+		more = find_piece(g, at, next);
+		if (g.to_pages)
+			copy_piece<LANES>(now.page, now.host, now.bytes, lane);
+		else
+			copy_piece<LANES>(now.host, now.page, now.bytes, lane);
+		now = next;
+	}
+}
+
+#define ENTRY(lanes)                                                              \
+	extern "C" __global__ void __launch_bounds__(OKI_GATHER_THREADS, 1)       \
+		oki_gather_##lanes(const __grid_constant__ oki_gather parameters) \
+	{                                                                         \
+		gather<lanes>(parameters);                                        \
+	}
+
+ENTRY(8)
+ENTRY(16)
+ENTRY(32)

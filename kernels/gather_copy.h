@@ -1,0 +1,51 @@
+/* [B] What the copy kernel is told. Plain C: the host fills it, the GPU reads it. */
+#ifndef KERNELS_GATHER_COPY_H
+#define KERNELS_GATHER_COPY_H
+
+#include <stdint.h>
+
+/* Fits the 4 KiB of parameters that every driver takes, and the layers of one joined copy. */
+#define OKI_GATHER_COLUMNS 96u
+/* Rows that travel in the parameters, so that a small copy reads no table. */
+#define OKI_GATHER_INLINE_ROWS 16u
+#define OKI_GATHER_THREADS 1024u
+/* Pieces of a row are multiples of this: every warp's lanes have 16 bytes each. */
+#define OKI_GATHER_PIECE 512u
+
+/* One page of one block: the same for every layer and segment of its group. */
+struct oki_gather_row {
+	uint64_t host;	/* payload of the block, as the GPU addresses it */
+	uint32_t page;	/* in the tensor */
+	uint32_t inner; /* which page of the block */
+};
+
+/* One segment of one layer. Row r's fragment has bytes bytes and lies at
+ *   host   rows[r].host + block_offset + rows[r].inner * bytes
+ *   device page0 + rows[r].page * page_stride */
+struct oki_gather_column {
+	uint64_t page0;
+	uint64_t page_stride;
+	uint64_t block_offset;
+	uint64_t bytes;
+};
+
+/*
+ * All fragments rows × columns, each cut into pieces of piece bytes, the last one shorter. A group
+ * of lanes takes one piece at a time.
+ */
+struct oki_gather {
+	const struct oki_gather_row *rows; /* NULL: few */
+	uint32_t row_count;
+	uint32_t column_count;
+	uint32_t piece;
+	uint32_t to_pages; /* else to blocks */
+	struct oki_gather_row few[OKI_GATHER_INLINE_ROWS];
+	struct oki_gather_column columns[OKI_GATHER_COLUMNS];
+};
+
+/* Entry points by lanes per group: 8 for fragments under 1 KiB, 16 under 2 KiB, else 32. */
+#define OKI_GATHER_NAME_8 "oki_gather_8"
+#define OKI_GATHER_NAME_16 "oki_gather_16"
+#define OKI_GATHER_NAME_32 "oki_gather_32"
+
+#endif

@@ -1,0 +1,11 @@
+/* [B] The copy kernel, compiled for every architecture the toolkit knows, as the driver loads it. */
+#ifndef OKI_DEVICE_CUDA_IMAGE_H
+#define OKI_DEVICE_CUDA_IMAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+extern const uint64_t oki_cuda_image[];
+extern const size_t oki_cuda_image_bytes; /* 0: built without nvcc, there is no kernel */
+
+#endif

@@ -1,0 +1,190 @@
+/* [B] Loading the copy kernel, its tables and its launches. */
+#include "device/cuda_device.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "device/cuda_image.h"
+#include "device/rect.h"
+
+/* So many pieces for each group of lanes that all end at about the same time. */
+#define PIECES_PER_GROUP 4u
+#define PIECE_MAX 4096u
+/* Units are counted in 32 bits. */
+#define UNITS_MAX 0x7fffffffu
+
+int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err)
+{
+	static const char *const names[] = {OKI_GATHER_NAME_8, OKI_GATHER_NAME_16,
+					    OKI_GATHER_NAME_32};
+	const struct oki_cuda_api *api = device->api;
+	if (oki_cuda_image_bytes == 0)
+		return oki_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_REGISTER,
+				"this library was built without nvcc: it has no copy kernel");
+	CUresult result = api->module_load(&device->module, oki_cuda_image);
+	for (uint32_t i = 0; i < 3 && result == CUDA_SUCCESS; i++)
+		result = api->module_function(&device->gather[i], device->module, names[i]);
+	/* An empty launch of each, or the driver would load them with the first copy. */
+	struct oki_gather none = {0};
+	void *parameters[] = {&none};
+	for (uint32_t i = 0; i < 3 && result == CUDA_SUCCESS; i++)
+		result = api->launch(device->gather[i], 1, 1, 1, OKI_GATHER_THREADS, 1, 1, 0, NULL,
+				     parameters, NULL);
+	if (result == CUDA_SUCCESS)
+		return 0;
+	oki_cuda_kernel_unload(device);
+	return oki_cuda_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_REGISTER, api, result,
+			     "GPU %d does not load the copy kernel", device->index);
+}
+
+void oki_cuda_kernel_unload(struct oki_device *device)
+{
+	if (device->module)
+		device->api->module_unload(device->module);
+	device->module = NULL;
+	memset(device->gather, 0, sizeof(device->gather));
+}
+
+uint64_t oki_cuda_table_rows(const struct oki_run *runs, uint32_t run_count)
+{
+	uint64_t rows = 0;
+	for (uint32_t i = 0; i < run_count; i++)
+		rows += oki_run_rows(&runs[i]);
+	return rows;
+}
+
+/* A run lies in one arena, and neighbours mostly in the same. */
+static const struct oki_cuda_reach *reach_of(const struct oki_device *device, const uint8_t *host,
+					     const struct oki_cuda_reach *last)
+{
+	static const struct oki_cuda_reach straight;
+	if (last && host >= last->base && host < last->base + last->bytes)
+		return last;
+	for (uint32_t i = 0; i < device->reach_count; i++) {
+		const struct oki_cuda_reach *reach = &device->reach[i];
+		if (host >= reach->base && host < reach->base + reach->bytes)
+			return reach;
+	}
+	return &straight;
+}
+
+void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *runs,
+			 uint32_t run_count, struct oki_gather_row *ret_rows)
+{
+	const struct oki_cuda_reach *reach = NULL;
+	for (uint32_t i = 0; i < run_count; i++) {
+		const struct oki_run *run = &runs[i];
+		reach = reach_of(device, run->host, reach);
+		uint64_t host = (uint64_t)(uintptr_t)run->host + reach->shift;
+		for (uint32_t o = 0; o < run->blocks; o++)
+			for (uint32_t j = 0; j < run->inner; j++)
+				*ret_rows++ = (struct oki_gather_row){
+					.host = host + o * run->host_pitch,
+					.page = run->page + o * run->page_pitch +
+						j * run->inner_step,
+					.inner = run->inner_first + j,
+				};
+	}
+}
+
+static uint32_t lanes_for(uint64_t bytes)
+{
+	if (bytes < 1024)
+		return 8;
+	return bytes < 2048 ? 16 : 32;
+}
+
+static uint64_t count_units(const struct oki_gather *g)
+{
+	uint64_t units = 0;
+	for (uint32_t c = 0; c < g->column_count; c++)
+		units += g->row_count * ((g->columns[c].bytes + g->piece - 1) / g->piece);
+	return units;
+}
+
+/* Rows are cut so that every group has work, however few there are. */
+static void cut(struct oki_cuda_launch *launch, uint32_t sms)
+{
+	struct oki_gather *g = &launch->gather;
+	uint64_t bytes = 0, longest = 0;
+	for (uint32_t c = 0; c < g->column_count; c++) {
+		bytes += g->columns[c].bytes * g->row_count;
+		if (g->columns[c].bytes > longest)
+			longest = g->columns[c].bytes;
+	}
+	launch->lanes = lanes_for(longest);
+	uint64_t groups = (uint64_t)sms * OKI_GATHER_THREADS / launch->lanes;
+	uint64_t piece = bytes / (groups * PIECES_PER_GROUP);
+	piece = (piece + OKI_GATHER_PIECE - 1) / OKI_GATHER_PIECE * OKI_GATHER_PIECE;
+	if (piece > PIECE_MAX)
+		piece = PIECE_MAX;
+	/* Below this a row is one piece: narrower groups take it in one round. */
+	uint64_t least = launch->lanes == 32 ? OKI_GATHER_PIECE : 2048;
+	g->piece = (uint32_t)(piece < least ? least : piece);
+	uint64_t units = count_units(g);
+	while (units > UNITS_MAX && g->piece < 1u << 30) {
+		g->piece *= 2;
+		units = count_units(g);
+	}
+	uint64_t blocks = (units * launch->lanes + OKI_GATHER_THREADS - 1) / OKI_GATHER_THREADS;
+	launch->blocks = (uint32_t)(blocks < sms ? blocks : sms);
+}
+
+void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction direction,
+			  const struct oki_layer_map *const *maps, uint32_t map_count,
+			  uint32_t sms, uint32_t *at_map, uint32_t *at_segment,
+			  struct oki_cuda_launch *ret_launch)
+{
+	struct oki_gather *g = &ret_launch->gather;
+	g->row_count = table->count;
+	g->to_pages = direction == OKI_TO_PAGES;
+	g->rows = (const struct oki_gather_row *)(uintptr_t)table->device;
+	if (!table->device)
+		memcpy(g->few, table->host, table->count * sizeof(g->few[0]));
+	uint32_t count = 0;
+	while (*at_map < map_count && count < OKI_GATHER_COLUMNS) {
+		const struct oki_layer_map *map = maps[*at_map];
+		struct oki_layer_map joined;
+		if (table->joinable) {
+			oki_join_segments(map, &joined);
+			map = &joined;
+		}
+		while (*at_segment < map->segment_count && count < OKI_GATHER_COLUMNS) {
+			const struct oki_segment_map *seg = &map->segments[(*at_segment)++];
+			g->columns[count++] = (struct oki_gather_column){
+				.page0 = (uint64_t)(uintptr_t)map->base + seg->page_offset,
+				.page_stride = map->page_stride,
+				.block_offset = seg->block_offset,
+				.bytes = seg->bytes,
+			};
+		}
+		if (*at_segment == map->segment_count) {
+			*at_segment = 0;
+			++*at_map;
+		}
+	}
+	g->column_count = count;
+	cut(ret_launch, sms);
+}
+
+CUresult oki_cuda_kernel_copy(struct oki_device *device, CUstream stream,
+			      enum oki_direction direction, const struct oki_cuda_table *table,
+			      const struct oki_layer_map *const *maps, uint32_t map_count)
+{
+	uint32_t at_map = 0, at_segment = 0;
+	while (at_map < map_count && table->count > 0) {
+		struct oki_cuda_launch launch;
+		oki_cuda_launch_fill(table, direction, maps, map_count, device->sms, &at_map,
+				     &at_segment, &launch);
+		void *parameters[] = {&launch.gather};
+		CUfunction function = device->gather[launch.lanes == 8	 ? 0
+						     : launch.lanes == 16 ? 1
+									  : 2];
+		CUresult result =
+			device->api->launch(function, launch.blocks, 1, 1, OKI_GATHER_THREADS, 1, 1,
+					    0, stream, parameters, NULL);
+		if (result != CUDA_SUCCESS)
+			return result;
+	}
+	return CUDA_SUCCESS;
+}

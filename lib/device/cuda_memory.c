@@ -1,0 +1,82 @@
+/* [B] Is this memory the GPU's? */
+#include "device/cuda_device.h"
+
+#include "base/checked.h"
+#include "base/error.h"
+
+/* The allocation of this GPU that holds at; managed memory counts. */
+struct range {
+	uint64_t start;
+	uint64_t size;
+	bool pieces; /* mapped piece by piece (cuMemMap), with holes perhaps */
+};
+
+static bool find_range(struct oki_device *device, CUdeviceptr at, struct range *ret_range)
+{
+	const struct oki_cuda_api *api = device->api;
+	CUdeviceptr start = 0;
+	CUmemorytype type = (CUmemorytype)0;
+	CUcontext context = NULL;
+	int ordinal = -1, managed = 0;
+	size_t size = 0;
+	if (api->pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) != CUDA_SUCCESS)
+		return false;
+	api->pointer_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at);
+	if (type != CU_MEMORYTYPE_DEVICE && !managed)
+		return false;
+	api->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at);
+	if (ordinal != device->device && !managed)
+		return false;
+	if (api->pointer_attribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at) !=
+		    CUDA_SUCCESS ||
+	    api->pointer_attribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at) != CUDA_SUCCESS)
+		return false;
+	/* Memory of no context: mapped by cuMemMap, or of a pool. */
+	api->pointer_attribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, at);
+	*ret_range = (struct range){start, size, !context && !managed};
+	return true;
+}
+
+/* For memory in pieces a range is what was reserved; the pieces must leave no hole. */
+static bool is_mapped(struct oki_device *device, uint64_t at, uint64_t end)
+{
+	const struct oki_cuda_api *api = device->api;
+	while (at < end) {
+		CUdeviceptr start = 0;
+		size_t size = 0;
+		int mapped = 0, ordinal = -1;
+		api->pointer_attribute(&mapped, CU_POINTER_ATTRIBUTE_MAPPED, at);
+		api->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at);
+		if (!mapped || ordinal != device->device)
+			return false;
+		if (api->pointer_attribute(&start, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at) !=
+			    CUDA_SUCCESS ||
+		    api->pointer_attribute(&size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at) !=
+			    CUDA_SUCCESS ||
+		    start + size <= at)
+			return false;
+		at = start + size;
+	}
+	return true;
+}
+
+int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t bytes,
+			 struct okv_error *err)
+{
+	struct range range;
+	if (!find_range(device, base, &range))
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
+				"%#llx is no memory of GPU %d", (unsigned long long)base,
+				device->index);
+	if (bytes == 0 || base < range.start || !oki_within(base - range.start, bytes, range.size))
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
+				"%llu bytes at %#llx do not lie in one allocation: GPU %d has "
+				"%llu bytes at %#llx",
+				(unsigned long long)bytes, (unsigned long long)base, device->index,
+				(unsigned long long)range.size, (unsigned long long)range.start);
+	if (range.pieces && !is_mapped(device, base, base + bytes))
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
+				"%llu bytes at %#llx are reserved on GPU %d, but not all mapped",
+				(unsigned long long)bytes, (unsigned long long)base, device->index);
+	return 0;
+}

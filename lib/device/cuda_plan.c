@@ -1,0 +1,353 @@
+/*
+ * [B] By which way each copy goes. What depends on the runs alone is worked out with the first
+ * layer of an operation and group, so that later layers cost the CPU the same however many blocks
+ * there are.
+ */
+#include "device/cuda_device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "device/rect.h"
+
+#define CHUNK_BYTES (64u << 10)
+/* Kinds of layers in one group that are told apart; more share the last one's prediction. */
+#define SHAPES_MAX 4u
+
+/* Layers that cost the same: they differ in where they lie only. */
+struct shape {
+	uint64_t page_stride;
+	uint32_t segment_count;
+	uint64_t bytes[OKV_MAX_SEGMENTS];
+	uint64_t page_offset[OKV_MAX_SEGMENTS]; /* from the first one's */
+	uint64_t block_offset[OKV_MAX_SEGMENTS];
+	struct oki_cuda_load load; /* of one layer */
+};
+
+struct oki_cuda_plan {
+	struct oki_cuda_plan *next;
+	const struct oki_run *runs;
+	uint32_t run_count;
+	uint64_t rows;
+	uint32_t shape_count;
+	struct shape shapes[SHAPES_MAX];
+	struct oki_cuda_table all;
+	struct oki_cuda_table rest; /* of sorted[long_count] and on */
+	uint32_t long_count;
+	struct oki_run *sorted; /* owned, NULL: not split; those for copy engines come first */
+	struct oki_gather_row few[2][OKI_GATHER_INLINE_ROWS];
+};
+
+/* ---- room for tables ---- */
+
+static struct oki_cuda_chunk *chunk_new(struct oki_stream *stream, uint64_t bytes,
+					CUresult *ret_result)
+{
+	const struct oki_cuda_api *api = stream->device->api;
+	struct oki_cuda_chunk *chunk = calloc(1, sizeof(*chunk));
+	*ret_result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (!chunk)
+		return NULL;
+	void *host = NULL;
+	*ret_result = api->host_alloc(&host, bytes, 0);
+	if (*ret_result != CUDA_SUCCESS)
+		goto undo_alloc;
+	*ret_result = api->memory_alloc(&chunk->device, bytes);
+	if (*ret_result != CUDA_SUCCESS)
+		goto undo_host;
+	chunk->host = host;
+	chunk->bytes = bytes;
+	chunk->next = stream->chunks;
+	stream->chunks = chunk;
+	return chunk;
+
+undo_host:
+	api->host_free(host);
+undo_alloc:
+	free(chunk);
+	return NULL;
+}
+
+CUresult oki_cuda_chunks_init(struct oki_stream *stream)
+{
+	CUresult result = CUDA_SUCCESS;
+	if (stream->device->module)
+		chunk_new(stream, CHUNK_BYTES, &result);
+	return result;
+}
+
+void oki_cuda_chunks_free(struct oki_stream *stream)
+{
+	const struct oki_cuda_api *api = stream->device->api;
+	struct oki_cuda_chunk *chunk;
+	while ((chunk = stream->chunks)) {
+		stream->chunks = chunk->next;
+		api->memory_free(chunk->device);
+		api->host_free(chunk->host);
+		free(chunk);
+	}
+}
+
+static CUresult chunk_take(struct oki_stream *stream, uint64_t bytes, void **ret_host,
+			   CUdeviceptr *ret_device)
+{
+	CUresult result = CUDA_SUCCESS;
+	struct oki_cuda_chunk *chunk = stream->chunks;
+	while (chunk && chunk->bytes - chunk->used < bytes)
+		chunk = chunk->next;
+	if (!chunk)
+		chunk = chunk_new(stream, bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES, &result);
+	if (!chunk)
+		return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
+	*ret_host = chunk->host + chunk->used;
+	*ret_device = chunk->device + chunk->used;
+	chunk->used += bytes;
+	return CUDA_SUCCESS;
+}
+
+/* Few rows go into each launch; more of them to the GPU's memory, once. */
+static CUresult table_build(struct oki_stream *stream, const struct oki_run *runs,
+			    uint32_t run_count, struct oki_gather_row *few,
+			    struct oki_cuda_table *ret_table)
+{
+	struct oki_cuda_table table = {.host = few, .joinable = true};
+	for (uint32_t i = 0; i < run_count; i++)
+		table.joinable &= oki_run_is_joinable(&runs[i]);
+	uint64_t rows = oki_cuda_table_rows(runs, run_count);
+	table.count = (uint32_t)rows;
+	if (rows <= OKI_GATHER_INLINE_ROWS) {
+		oki_cuda_table_fill(stream->device, runs, run_count, few);
+		*ret_table = table;
+		return CUDA_SUCCESS;
+	}
+	void *host = NULL;
+	uint64_t bytes = rows * sizeof(struct oki_gather_row);
+	CUresult result = chunk_take(stream, bytes, &host, &table.device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	table.host = host;
+	oki_cuda_table_fill(stream->device, runs, run_count, host);
+	result = stream->device->api->copy_to_device(table.device, host, bytes, stream->stream);
+	if (result == CUDA_SUCCESS)
+		*ret_table = table;
+	return result;
+}
+
+/* ---- plans ---- */
+
+void oki_cuda_plans_forget(struct oki_stream *stream)
+{
+	struct oki_cuda_plan *plan;
+	while ((plan = stream->plans)) {
+		stream->plans = plan->next;
+		free(plan->sorted);
+		free(plan);
+	}
+	for (struct oki_cuda_chunk *chunk = stream->chunks; chunk; chunk = chunk->next)
+		chunk->used = 0;
+}
+
+static struct oki_cuda_plan *plan_get(struct oki_stream *stream, const struct oki_run *runs,
+				      uint32_t run_count)
+{
+	struct oki_cuda_plan *plan = stream->plans;
+	while (plan && (plan->runs != runs || plan->run_count != run_count))
+		plan = plan->next;
+	if (plan)
+		return plan;
+	plan = calloc(1, sizeof(*plan));
+	if (!plan)
+		return NULL;
+	plan->runs = runs;
+	plan->run_count = run_count;
+	plan->rows = oki_cuda_table_rows(runs, run_count);
+	plan->next = stream->plans;
+	stream->plans = plan;
+	return plan;
+}
+
+static void shape_of(const struct oki_layer_map *map, struct shape *ret_shape)
+{
+	memset(ret_shape, 0, sizeof(*ret_shape));
+	ret_shape->page_stride = map->page_stride;
+	ret_shape->segment_count = map->segment_count;
+	for (uint32_t s = 0; s < map->segment_count; s++) {
+		ret_shape->bytes[s] = map->segments[s].bytes;
+		ret_shape->page_offset[s] =
+			map->segments[s].page_offset - map->segments[0].page_offset;
+		ret_shape->block_offset[s] =
+			map->segments[s].block_offset - map->segments[0].block_offset;
+	}
+}
+
+static double run_kernel_ns(const struct oki_cuda_rates *rates, const struct oki_layer_map *map,
+			    const struct oki_run *run)
+{
+	double ns = 0;
+	struct oki_layer_map joined;
+	oki_join_segments(map, &joined);
+	if (oki_run_is_joinable(run))
+		map = &joined;
+	for (uint32_t s = 0; s < map->segment_count; s++)
+		ns += oki_cuda_kernel_ns(rates, oki_run_rows(run), map->segments[s].bytes);
+	return ns;
+}
+
+static void add_run(struct oki_stream *stream, const struct oki_cuda_rates *rates,
+		    const struct oki_layer_map *map, const struct oki_run *run, bool is_long,
+		    struct oki_cuda_load *load)
+{
+	double dma = oki_cuda_copy_ns(rates, oki_cuda_has_batch(stream->device->api), map, run);
+	double kernel = run_kernel_ns(rates, map, run);
+	load->bytes += oki_run_rows(run) * oki_layer_row_bytes(map);
+	load->dma_ns += dma;
+	load->kernel_ns += kernel;
+	if (is_long)
+		load->long_dma_ns += dma;
+	else
+		load->short_kernel_ns += kernel;
+}
+
+/*
+ * Runs that suit copy engines to the front of a copy, by the first layer of the group. Without
+ * memory, or with one kind only, there is nothing to share.
+ */
+static void split(struct oki_stream *stream, const struct oki_cuda_rates *rates,
+		  struct oki_cuda_plan *plan, const struct oki_layer_map *map)
+{
+	struct oki_run *sorted = malloc(plan->run_count * sizeof(*sorted));
+	uint32_t front = 0, back = plan->run_count;
+	bool batch = oki_cuda_has_batch(stream->device->api);
+	for (uint32_t i = 0; i < plan->run_count && sorted; i++) {
+		const struct oki_run *run = &plan->runs[i];
+		bool is_long = oki_cuda_copy_ns(rates, batch, map, run) <=
+			       run_kernel_ns(rates, map, run);
+		sorted[is_long ? front++ : --back] = *run;
+	}
+	if (front == 0 || front == plan->run_count) {
+		free(sorted);
+		return;
+	}
+	plan->sorted = sorted;
+	plan->long_count = front;
+}
+
+static const struct oki_cuda_load *load_of(struct oki_stream *stream,
+					   const struct oki_cuda_rates *rates,
+					   struct oki_cuda_plan *plan,
+					   const struct oki_layer_map *map)
+{
+	struct shape shape;
+	shape_of(map, &shape);
+	for (uint32_t i = 0; i < plan->shape_count; i++)
+		if (memcmp(&shape, &plan->shapes[i], offsetof(struct shape, load)) == 0)
+			return &plan->shapes[i].load;
+	if (plan->shape_count == SHAPES_MAX)
+		return &plan->shapes[SHAPES_MAX - 1].load;
+	if (plan->shape_count == 0)
+		split(stream, rates, plan, map);
+	const struct oki_run *runs = plan->sorted ? plan->sorted : plan->runs;
+	for (uint32_t i = 0; i < plan->run_count; i++)
+		add_run(stream, rates, map, &runs[i], i < plan->long_count, &shape.load);
+	plan->shapes[plan->shape_count] = shape;
+	return &plan->shapes[plan->shape_count++].load;
+}
+
+static enum oki_cuda_way choose(struct oki_stream *stream, const struct oki_cuda_rates *rates,
+				struct oki_cuda_plan *plan,
+				const struct oki_layer_map *const *maps, uint32_t map_count)
+{
+	struct oki_cuda_load sum = {0};
+	if (!plan || plan->rows > UINT32_MAX || stream->device->path == OKV_COPY_DMA)
+		return OKI_CUDA_WAY_DMA;
+	if (stream->device->path == OKV_COPY_KERNEL)
+		return OKI_CUDA_WAY_KERNEL;
+	for (uint32_t i = 0; i < map_count; i++) {
+		const struct oki_cuda_load *load = load_of(stream, rates, plan, maps[i]);
+		sum.bytes += load->bytes;
+		sum.dma_ns += load->dma_ns;
+		sum.kernel_ns += load->kernel_ns;
+		sum.long_dma_ns += load->long_dma_ns;
+		sum.short_kernel_ns += load->short_kernel_ns;
+	}
+	enum oki_cuda_way way = oki_cuda_choose(rates, &sum);
+	return way == OKI_CUDA_WAY_BOTH && !plan->sorted ? OKI_CUDA_WAY_KERNEL : way;
+}
+
+/* ---- copying ---- */
+
+static CUresult copy_all(struct oki_stream *stream, enum oki_direction direction,
+			 struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
+			 uint32_t map_count)
+{
+	CUresult result = CUDA_SUCCESS;
+	if (!plan->all.host)
+		result = table_build(stream, plan->runs, plan->run_count, plan->few[0], &plan->all);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return oki_cuda_kernel_copy(stream->device, stream->stream, direction, &plan->all, maps,
+				    map_count);
+}
+
+/* The kernel in the stream and copy engines in another one; the stream goes on after both. */
+static int copy_both(struct oki_stream *stream, enum oki_direction direction,
+		     struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
+		     uint32_t map_count, struct okv_error *err)
+{
+	const struct oki_cuda_api *api = stream->device->api;
+	const struct oki_cuda_rates *rates = &stream->device->rates[direction];
+	CUresult result = CUDA_SUCCESS;
+	if (!plan->rest.host)
+		result = table_build(stream, plan->sorted + plan->long_count,
+				     plan->run_count - plan->long_count, plan->few[1], &plan->rest);
+	if (result == CUDA_SUCCESS)
+		result = api->event_record(stream->fork, stream->stream);
+	if (result == CUDA_SUCCESS)
+		result = api->stream_wait_event(stream->side, stream->fork, 0);
+	if (result == CUDA_SUCCESS)
+		result = oki_cuda_kernel_copy(stream->device, stream->stream, direction,
+					      &plan->rest, maps, map_count);
+	int rc = 0;
+	if (result == CUDA_SUCCESS)
+		rc = oki_cuda_copy(api, rates, stream->side, direction, maps, map_count,
+				   plan->sorted, plan->long_count, err);
+	/* Also after a failure: whoever drains the stream drains what was accepted. */
+	CUresult joined = api->event_record(stream->join, stream->side);
+	if (joined == CUDA_SUCCESS)
+		joined = api->stream_wait_event(stream->stream, stream->join, 0);
+	if (result == CUDA_SUCCESS)
+		result = joined;
+	if (rc < 0 || result == CUDA_SUCCESS)
+		return rc;
+	return oki_cuda_fail(err, OKV_E_COPY, OKV_STAGE_SUBMIT, api, result,
+			     "the GPU did not accept a copy");
+}
+
+int oki_cuda_plan_copy(struct oki_stream *stream, enum oki_direction direction,
+		       const struct oki_layer_map *const *maps, uint32_t map_count,
+		       const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
+{
+	struct oki_device *device = stream->device;
+	const struct oki_cuda_rates *rates = &device->rates[direction];
+	struct oki_cuda_plan *plan = NULL;
+	if (device->path != OKV_COPY_DMA)
+		plan = plan_get(stream, runs, run_count);
+	switch (choose(stream, rates, plan, maps, map_count)) {
+	case OKI_CUDA_WAY_KERNEL: {
+		CUresult result = copy_all(stream, direction, plan, maps, map_count);
+		/* No room for a table: copy engines need none. */
+		if (result == CUDA_ERROR_OUT_OF_MEMORY && !plan->all.host)
+			break;
+		if (result == CUDA_SUCCESS)
+			return 0;
+		return oki_cuda_fail(err, OKV_E_COPY, OKV_STAGE_SUBMIT, device->api, result,
+				     "the GPU did not accept a copy kernel");
+	}
+	case OKI_CUDA_WAY_BOTH:
+		return copy_both(stream, direction, plan, maps, map_count, err);
+	case OKI_CUDA_WAY_DMA: break;
+	}
+	return oki_cuda_copy(device->api, rates, stream->stream, direction, maps, map_count, runs,
+			     run_count, err);
+}

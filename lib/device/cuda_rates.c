@@ -1,0 +1,65 @@
+/* [B] Predicting the time of a copy by each way. */
+#include "device/cuda_rates.h"
+
+#include <stdio.h>
+
+const uint32_t oki_cuda_sizes[OKI_CUDA_SIZES] = {512, 1024, 2048, 32768};
+
+const struct oki_cuda_rates oki_cuda_default_rates = {
+	.link = 55.4,
+	.copy_ns = 3000,
+	.entry_ns = 150,
+	.entry_least_ns = 740,
+	.launch_ns = 4500,
+	.kernel = {28, 35, 50, 51},
+};
+
+/* The kernel must promise this share of the copy engines' time, or less. */
+#define WORTH_SMS 0.97
+/* Two ways at once fill the link a little better than the kernel alone, never better than this. */
+#define SHARED_LINK 0.97
+/* Forking a stream for the second way and joining it again. */
+#define FORK_NS 5000
+
+static double kernel_rate(const struct oki_cuda_rates *rates, uint64_t bytes)
+{
+	uint32_t i = OKI_CUDA_SIZES - 1;
+	while (i > 0 && bytes < oki_cuda_sizes[i])
+		i--;
+	if (bytes >= oki_cuda_sizes[0])
+		return rates->kernel[i];
+	/* Below the smallest size a fragment costs what that one does. */
+	return rates->kernel[0] * (double)bytes / oki_cuda_sizes[0];
+}
+
+double oki_cuda_kernel_ns(const struct oki_cuda_rates *rates, uint64_t rows, uint64_t bytes)
+{
+	return (double)rows * (double)bytes / kernel_rate(rates, bytes);
+}
+
+enum oki_cuda_way oki_cuda_choose(const struct oki_cuda_rates *rates,
+				  const struct oki_cuda_load *load)
+{
+	double kernel = rates->launch_ns + load->kernel_ns;
+	double both = (double)load->bytes / (rates->link * SHARED_LINK);
+	if (both < load->long_dma_ns)
+		both = load->long_dma_ns;
+	if (both < load->short_kernel_ns)
+		both = load->short_kernel_ns;
+	both += rates->launch_ns + FORK_NS;
+	double worth = load->dma_ns * WORTH_SMS;
+	if (kernel >= worth && both >= worth)
+		return OKI_CUDA_WAY_DMA;
+	/* The fewer bytes on SMs the better: a tie goes to both. */
+	return kernel < both ? OKI_CUDA_WAY_KERNEL : OKI_CUDA_WAY_BOTH;
+}
+
+void oki_cuda_rates_print(const struct oki_cuda_rates *rates, char *ret_text, size_t size)
+{
+	snprintf(ret_text, size,
+		 "link %.1f GB/s, copy %.2f us, entry %.2f us (at least %.2f), launch %.2f us, "
+		 "kernel %.1f %.1f %.1f %.1f GB/s at 512 B, 1 KiB, 2 KiB, 32 KiB",
+		 rates->link, rates->copy_ns / 1000, rates->entry_ns / 1000,
+		 rates->entry_least_ns / 1000, rates->launch_ns / 1000, rates->kernel[0],
+		 rates->kernel[1], rates->kernel[2], rates->kernel[3]);
+}

@@ -1,0 +1,54 @@
+/* [B] What one GPU's ways to copy cost, and which of them a copy should take. No driver calls. */
+#ifndef OKI_DEVICE_CUDA_RATES_H
+#define OKI_DEVICE_CUDA_RATES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Fragment sizes the kernel was timed with; between them the rate of the next smaller one. */
+#define OKI_CUDA_SIZES 4u
+extern const uint32_t oki_cuda_sizes[OKI_CUDA_SIZES];
+
+/* Of one direction. Times in ns, rates in bytes per ns (GB/s). */
+struct oki_cuda_rates {
+	double link;	      /* one long copy by a copy engine */
+	double copy_ns;	      /* of a plain or a 2-D copy, beside its bytes */
+	double entry_ns;      /* of an entry of a batched call, beside its bytes */
+	double entry_least_ns; /* of an entry, bytes included */
+	double launch_ns;     /* of a kernel, beside its bytes */
+	double kernel[OKI_CUDA_SIZES];
+};
+
+/* What was measured on an H200 (driver 580, PCIe 5 x16) with 4 SMs. */
+extern const struct oki_cuda_rates oki_cuda_default_rates;
+
+/* Rows of bytes each, copied by the kernel, without its launch. */
+double oki_cuda_kernel_ns(const struct oki_cuda_rates *rates, uint64_t rows, uint64_t bytes);
+
+/* Predicted costs of one copy call, all its layers together. */
+struct oki_cuda_load {
+	uint64_t bytes;
+	double dma_ns;	       /* all of it by copy engines */
+	double kernel_ns;      /* all of it by the kernel, without its launch */
+	double long_dma_ns;    /* the runs that suit copy engines, by those */
+	double short_kernel_ns; /* the other ones by the kernel, without its launch */
+};
+
+enum oki_cuda_way {
+	OKI_CUDA_WAY_DMA,
+	OKI_CUDA_WAY_KERNEL,
+	OKI_CUDA_WAY_BOTH,
+};
+
+/*
+ * The fastest way by prediction. Copy engines take no time from a model, so the kernel must be
+ * faster by a few percent to be worth its SMs.
+ */
+enum oki_cuda_way oki_cuda_choose(const struct oki_cuda_rates *rates,
+				  const struct oki_cuda_load *load);
+
+/* One line for people. */
+void oki_cuda_rates_print(const struct oki_cuda_rates *rates, char *ret_text, size_t size);
+
+#endif

@@ -1,0 +1,351 @@
+/* The copy kernel on a real GPU: every alignment, few and many rows, SM caps, shifted addresses. */
+#include <check.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "okv_config.h"
+
+#if OKV_HAVE_CUDA
+
+#include "device/cuda_device.h"
+#include "test/device/copy_case.h"
+
+static const struct oki_device_ops *const ops = &oki_device_cuda;
+static struct okv_error problem;
+
+#define MUST(call) ck_assert_int_eq((call), CUDA_SUCCESS)
+#define OKAY(call)                                                          \
+	do {                                                                \
+		int okay_rc = (call);                                       \
+		ck_assert_msg(okay_rc == 0, "%s: %s", #call, problem.text); \
+	} while (0)
+
+#define ROOM (48u << 20)
+
+static int (*to_gpu)(CUdeviceptr to, const void *from, size_t bytes);
+static int (*from_gpu)(void *to, CUdeviceptr from, size_t bytes);
+static int (*current_set)(CUcontext context);
+
+/* One device, pinned host memory, memory of the GPU, and images of both. */
+struct rig {
+	struct oki_device *device;
+	struct oki_stream *stream;
+	uint8_t *host, *want_host;
+	CUdeviceptr pages;
+	uint8_t *want_pages, *got_pages;
+};
+
+static void *host_memory(size_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ck_assert_ptr_ne(p, MAP_FAILED);
+	return p;
+}
+
+static void rig_init(struct rig *r, uint32_t path, uint32_t sms)
+{
+	struct oki_device_config config = {.copy_path = path, .copy_sms = sms};
+	OKAY(ops->open(&config, &r->device, &problem));
+	MUST(current_set(r->device->context));
+	OKAY(ops->stream_create(r->device, &r->stream, &problem));
+	r->host = host_memory(ROOM);
+	r->want_host = malloc(ROOM);
+	r->want_pages = malloc(ROOM);
+	r->got_pages = malloc(ROOM);
+	MUST(r->device->api->memory_alloc(&r->pages, ROOM));
+	OKAY(ops->pin(r->device, r->host, ROOM, false, &problem));
+}
+
+static void rig_fini(struct rig *r)
+{
+	ops->unpin(r->device, r->host);
+	ops->stream_destroy(r->stream);
+	MUST(r->device->api->memory_free(r->pages));
+	MUST(current_set(NULL));
+	ops->close(r->device);
+	munmap(r->host, ROOM);
+	free(r->want_host);
+	free(r->want_pages);
+	free(r->got_pages);
+}
+
+/* Fill both memories and their images alike. */
+static void rig_noise(struct rig *r, uint64_t *seed, uint64_t host_bytes, uint64_t pages_bytes)
+{
+	ck_assert_uint_le(host_bytes, ROOM);
+	ck_assert_uint_le(pages_bytes, ROOM);
+	case_noise(seed, r->want_host, host_bytes);
+	case_noise(seed, r->want_pages, pages_bytes);
+	memcpy(r->host, r->want_host, host_bytes);
+	MUST(to_gpu(r->pages, r->want_pages, pages_bytes));
+}
+
+static void rig_copy(struct rig *r, enum oki_direction direction,
+		     const struct oki_layer_map *const *maps, uint32_t map_count,
+		     const struct oki_run *runs, uint32_t run_count)
+{
+	OKAY(ops->copy(r->stream, direction, maps, map_count, runs, run_count, &problem));
+	OKAY(ops->drain(r->stream, &problem));
+	ops->stream_recycle(r->stream);
+}
+
+static bool rig_is_right(struct rig *r, uint64_t host_bytes, uint64_t pages_bytes)
+{
+	MUST(from_gpu(r->got_pages, r->pages, pages_bytes));
+	return memcmp(r->host, r->want_host, host_bytes) == 0 &&
+	       memcmp(r->got_pages, r->want_pages, pages_bytes) == 0;
+}
+
+START_TEST(bytes_as_a_plain_loop)
+{
+	static const uint32_t caps[] = {1, 2, 4, 16, 64};
+	uint64_t seed = 71 + (uint64_t)_i;
+	struct rig r;
+	rig_init(&r, _i < 5 ? OKV_COPY_KERNEL : OKV_COPY_AUTO, caps[_i % 5]);
+	for (int n = 0; n < 120; n++) {
+		struct copy_case c;
+		case_generate(&c, &seed, n % 7 == 6 ? 16 : 1);
+		enum oki_direction direction = n % 2 ? OKI_TO_PAGES : OKI_TO_BLOCKS;
+		rig_noise(&r, &seed, c.host_bytes, c.pages_bytes);
+		case_place(&c, r.host, (uint8_t *)r.pages);
+		case_expect(&c, r.host, direction, r.want_host, r.want_pages);
+		const struct oki_layer_map *map = &c.map;
+		rig_copy(&r, direction, &map, 1, c.runs, c.run_count);
+		ck_assert_msg(rig_is_right(&r, c.host_bytes, c.pages_bytes), "case %d of seed %d",
+			      n, _i);
+	}
+	rig_fini(&r);
+}
+END_TEST
+
+/* Three long rows for every pair of misalignments, in both directions. */
+START_TEST(every_alignment)
+{
+	const uint64_t bytes = 70001, pitch = 70017;
+	enum oki_direction direction = _i ? OKI_TO_PAGES : OKI_TO_BLOCKS;
+	uint64_t seed = 5;
+	struct rig r;
+	rig_init(&r, OKV_COPY_KERNEL, 0);
+	for (uint64_t shift = 0; shift < 256; shift += 3) {
+		struct oki_layer_map map = {.base = (uint8_t *)r.pages + shift % 16,
+					    .page_stride = pitch,
+					    .segment_count = 1,
+					    .page_count = 3,
+					    .segments = {{0, 0, bytes}}};
+		const struct oki_layer_map *maps[] = {&map};
+		struct oki_run run = {.host = r.host + shift / 16,
+				      .host_pitch = pitch + 3,
+				      .blocks = 3,
+				      .page_pitch = 1,
+				      .inner = 1};
+		rig_noise(&r, &seed, 4 * pitch, 4 * pitch);
+		for (uint64_t o = 0; o < 3; o++) {
+			uint8_t *h = r.want_host + shift / 16 + o * (pitch + 3);
+			uint8_t *p = r.want_pages + shift % 16 + o * pitch;
+			memcpy(_i ? p : h, _i ? h : p, bytes);
+		}
+		rig_copy(&r, direction, maps, 1, &run, 1);
+		ck_assert_msg(rig_is_right(&r, 4 * pitch, 4 * pitch), "shift %d", (int)shift);
+	}
+	rig_fini(&r);
+}
+END_TEST
+
+/* More rows than any launch carries itself, more layers than one launch has columns for. */
+START_TEST(many_rows_of_many_layers)
+{
+	enum { ROWS = 3000, LAYERS = 40, SEGMENTS = 3 };
+	const uint64_t bytes = 72, block = LAYERS * SEGMENTS * bytes;
+	uint64_t seed = 12;
+	struct rig r;
+	struct oki_layer_map layers[LAYERS];
+	const struct oki_layer_map *maps[LAYERS];
+	struct oki_run *runs = calloc(ROWS, sizeof(*runs));
+	enum oki_direction direction = _i ? OKI_TO_PAGES : OKI_TO_BLOCKS;
+	rig_init(&r, OKV_COPY_KERNEL, 0);
+	rig_noise(&r, &seed, ROWS * block, ROWS * block);
+	for (uint32_t i = 0; i < ROWS; i++)
+		runs[i] = (struct oki_run){.host = r.host + i * 7ull % ROWS * block,
+					   .blocks = 1,
+					   .inner = 1,
+					   .page = i * 11 % ROWS};
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		layers[l] = (struct oki_layer_map){.base = (uint8_t *)r.pages +
+							   l * ROWS * SEGMENTS * bytes,
+						   .page_stride = bytes,
+						   .segment_count = SEGMENTS,
+						   .page_count = ROWS};
+		for (uint32_t s = 0; s < SEGMENTS; s++) {
+			layers[l].segments[s] = (struct oki_segment_map){
+				s * ROWS * bytes, (l * SEGMENTS + s) * bytes, bytes};
+			for (uint32_t i = 0; i < ROWS; i++) {
+				uint8_t *h = r.want_host + (runs[i].host - r.host) +
+					     (l * SEGMENTS + s) * bytes;
+				uint8_t *p = r.want_pages +
+					     (l * SEGMENTS + s) * ROWS * bytes +
+					     runs[i].page * bytes;
+				memcpy(_i ? p : h, _i ? h : p, bytes);
+			}
+		}
+		maps[l] = &layers[l];
+	}
+	rig_copy(&r, direction, maps, LAYERS, runs, ROWS);
+	ck_assert(rig_is_right(&r, ROWS * block, ROWS * block));
+	free(runs);
+	rig_fini(&r);
+}
+END_TEST
+
+/* The GPU may see an arena elsewhere than the CPU does. */
+START_TEST(device_addresses_are_used)
+{
+	struct rig r;
+	uint64_t seed = 9;
+	rig_init(&r, OKV_COPY_KERNEL, 0);
+	rig_noise(&r, &seed, 2 << 20, 1 << 20);
+	memcpy(r.want_pages, r.host + (1 << 20), 4096);
+	r.device->reach[0].shift += 1 << 20;
+	struct oki_layer_map map = {.base = (uint8_t *)r.pages,
+				    .page_stride = 4096,
+				    .segment_count = 1,
+				    .page_count = 1,
+				    .segments = {{0, 0, 4096}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run run = {.host = r.host, .blocks = 1, .inner = 1};
+	rig_copy(&r, OKI_TO_PAGES, maps, 1, &run, 1);
+	ck_assert(rig_is_right(&r, 2 << 20, 1 << 20));
+	rig_fini(&r);
+}
+END_TEST
+
+/* Long runs by copy engines and scattered rows by the kernel, within one copy. */
+START_TEST(both_ways_at_once)
+{
+	enum { LONG = 2048, SHORT = 256 };
+	const uint64_t row = 8192;
+	uint64_t seed = 3;
+	struct rig r;
+	struct oki_run runs[SHORT + 1];
+	enum oki_direction direction = _i ? OKI_TO_PAGES : OKI_TO_BLOCKS;
+	rig_init(&r, OKV_COPY_AUTO, 0);
+	/* What is chosen must not depend on this machine. */
+	r.device->rates[0] = r.device->rates[1] = oki_cuda_default_rates;
+	rig_noise(&r, &seed, (LONG + SHORT) * row, (LONG + SHORT) * row);
+	for (uint32_t i = 0; i < SHORT; i++)
+		runs[i] = (struct oki_run){.host = r.host + i * 7 % SHORT * row,
+					   .blocks = 1,
+					   .inner = 1,
+					   .page = i * 11 % SHORT};
+	runs[SHORT] = (struct oki_run){.host = r.host + SHORT * row,
+				       .host_pitch = row,
+				       .blocks = LONG,
+				       .page = SHORT,
+				       .page_pitch = 1,
+				       .inner = 1};
+	struct oki_layer_map map = {.base = (uint8_t *)r.pages,
+				    .page_stride = row,
+				    .segment_count = 1,
+				    .page_count = LONG + SHORT,
+				    .segments = {{0, 0, row}}};
+	const struct oki_layer_map *maps[] = {&map};
+	for (uint32_t i = 0; i <= SHORT; i++) {
+		uint8_t *h = r.want_host + (runs[i].host - r.host);
+		uint8_t *p = r.want_pages + runs[i].page * row;
+		memcpy(_i ? p : h, _i ? h : p, runs[i].blocks * row);
+	}
+	rig_copy(&r, direction, maps, 1, runs, SHORT + 1);
+	ck_assert(rig_is_right(&r, (LONG + SHORT) * row, (LONG + SHORT) * row));
+	rig_fini(&r);
+}
+END_TEST
+
+START_TEST(options_and_environment)
+{
+	struct oki_device_config config = {.copy_path = OKV_COPY_KERNEL, .copy_sms = 7};
+	struct oki_device *device = NULL;
+	OKAY(ops->open(&config, &device, &problem));
+	ck_assert_uint_eq(device->path, OKV_COPY_KERNEL);
+	ck_assert_uint_eq(device->sms, 7);
+	ops->close(device);
+	setenv("ORBITKV_COPY", "dma", 1);
+	setenv("ORBITKV_COPY_SMS", "9", 1);
+	OKAY(ops->open(&config, &device, &problem));
+	ck_assert_uint_eq(device->path, OKV_COPY_DMA);
+	ck_assert_uint_eq(device->sms, 9);
+	ops->close(device);
+	setenv("ORBITKV_COPY", "fast", 1);
+	ck_assert_int_eq(ops->open(&config, &device, &problem), OKV_E_INVAL);
+	setenv("ORBITKV_COPY", "auto", 1);
+	setenv("ORBITKV_COPY_SMS", "65", 1);
+	ck_assert_int_eq(ops->open(&config, &device, &problem), OKV_E_INVAL);
+	unsetenv("ORBITKV_COPY");
+	unsetenv("ORBITKV_COPY_SMS");
+	config.copy_path = 3;
+	ck_assert_int_eq(ops->open(&config, &device, &problem), OKV_E_INVAL);
+	config = (struct oki_device_config){0};
+	OKAY(ops->open(&config, &device, &problem));
+	for (int d = 0; d < 2; d++) {
+		char text[256];
+		oki_cuda_rates_print(&device->rates[d], text, sizeof(text));
+		printf("%s: %s\n", d == OKI_TO_PAGES ? "restore" : "publish", text);
+	}
+	ops->close(device);
+}
+END_TEST
+
+static int find_gpu(void)
+{
+	struct oki_device_config config = {.copy_path = OKV_COPY_KERNEL};
+	struct oki_device *probe;
+	int rc = ops->open(&config, &probe, &problem);
+	if (rc == OKV_E_UNSUPPORTED) {
+		printf("skipped: %s\n", problem.text);
+		return 77;
+	}
+	if (rc < 0) {
+		printf("cannot open GPU 0: %s\n", problem.text);
+		return EXIT_FAILURE;
+	}
+	ops->close(probe);
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	to_gpu = (__typeof__(to_gpu))dlsym(library, "cuMemcpyHtoD_v2");
+	from_gpu = (__typeof__(from_gpu))dlsym(library, "cuMemcpyDtoH_v2");
+	current_set = (__typeof__(current_set))dlsym(library, "cuCtxSetCurrent");
+	return to_gpu && from_gpu && current_set ? 0 : EXIT_FAILURE;
+}
+
+int main(void)
+{
+	int rc = find_gpu();
+	if (rc != 0)
+		return rc;
+	Suite *suite = suite_create("copy kernel");
+	TCase *tc = tcase_create("gpu");
+	tcase_set_timeout(tc, 300);
+	tcase_add_loop_test(tc, bytes_as_a_plain_loop, 0, 10);
+	tcase_add_loop_test(tc, every_alignment, 0, 2);
+	tcase_add_loop_test(tc, many_rows_of_many_layers, 0, 2);
+	tcase_add_test(tc, device_addresses_are_used);
+	tcase_add_loop_test(tc, both_ways_at_once, 0, 2);
+	tcase_add_test(tc, options_and_environment);
+	suite_add_tcase(suite, tc);
+	SRunner *runner = srunner_create(suite);
+	/* A process that has used CUDA cannot fork and go on using it. */
+	srunner_set_fork_status(runner, CK_NOFORK);
+	srunner_run_all(runner, CK_NORMAL);
+	int failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+#else
+
+int main(void)
+{
+	puts("skipped: built without CUDA headers");
+	return 77;
+}
+
+#endif
