@@ -4,10 +4,10 @@
 
 #include <stdint.h>
 
-/* Fits the 4 KiB of parameters that every driver takes, and the layers of one joined copy. */
-#define OKI_GATHER_COLUMNS 96u
+/* Both together fit the 4 KiB of parameters that every driver takes. */
+#define OKI_GATHER_COLUMNS 64u
 /* Rows that travel in the parameters, so that a small copy reads no table. */
-#define OKI_GATHER_INLINE_ROWS 16u
+#define OKI_GATHER_INLINE_ROWS 96u
 #define OKI_GATHER_THREADS 1024u
 /* Pieces of a row are multiples of this: every warp's lanes have 16 bytes each. */
 #define OKI_GATHER_PIECE 512u
@@ -31,10 +31,12 @@ struct oki_gather_column {
 
 /*
  * All fragments rows × columns, each cut into pieces of piece bytes, the last one shorter. A group
- * of lanes takes one piece at a time.
+ * of lanes takes one piece at a time. Each group of the launch counts itself once in progress when
+ * it begins its last piece, so that the next launch can start while this one ends.
  */
 struct oki_gather {
 	const struct oki_gather_row *rows; /* NULL: few */
+	uint32_t *progress;		   /* or NULL */
 	uint32_t row_count;
 	uint32_t column_count;
 	uint32_t piece;

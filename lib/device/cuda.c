@@ -16,9 +16,24 @@ struct oki_mark {
 	CUevent event;
 };
 
+/* The context of a thread of the library's own, set once and never replaced there. */
+static __thread CUcontext attached;
+
+void oki_cuda_attach(const struct oki_cuda_api *api, CUcontext context)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	if (!attached && api->context_push(context) == CUDA_SUCCESS &&
+	    api->capture_mode_exchange(&mode) == CUDA_SUCCESS)
+		attached = context;
+}
+
 CUresult oki_cuda_enter(const struct oki_cuda_api *api, CUcontext context,
 			struct oki_cuda_scope *ret_scope)
 {
+	if (attached == context) {
+		ret_scope->api = NULL;
+		return CUDA_SUCCESS;
+	}
 	CUresult result = api->context_push(context);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -33,6 +48,8 @@ CUresult oki_cuda_enter(const struct oki_cuda_api *api, CUcontext context,
 void oki_cuda_leave(struct oki_cuda_scope *scope)
 {
 	CUcontext ours;
+	if (!scope->api)
+		return;
 	scope->api->capture_mode_exchange(&scope->mode);
 	scope->api->context_pop(&ours);
 }
@@ -172,6 +189,11 @@ static void cuda_close(struct oki_device *device)
 	free(device);
 }
 
+static void cuda_attach(struct oki_device *device)
+{
+	oki_cuda_attach(device->api, device->context);
+}
+
 static void cuda_identify(struct oki_device *device, uint8_t ret_id[16])
 {
 	CUuuid uuid = {{0}};
@@ -256,6 +278,24 @@ static int cuda_check_event(struct oki_device *device, struct CUevent_st *event,
 			     "%p is no usable event", (void *)event);
 }
 
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* What was made of them; inside a scope. */
+static void free_parts(struct oki_stream *stream)
+{
+	const struct oki_cuda_api *api = stream->device->api;
+	CUstream streams[] = {stream->stream, stream->side, stream->lanes[0], stream->lanes[1]};
+	CUevent events[] = {stream->fence, stream->fork, stream->side_done, stream->lane_done[0],
+			    stream->lane_done[1]};
+	oki_cuda_chunks_free(stream);
+	for (uint32_t i = 0; i < COUNT(events); i++)
+		if (events[i])
+			api->event_destroy(events[i]);
+	for (uint32_t i = 0; i < COUNT(streams); i++)
+		if (streams[i])
+			api->stream_destroy(streams[i]);
+}
+
 static int cuda_stream_create(struct oki_device *device, struct oki_stream **ret_stream,
 			      struct okv_error *err)
 {
@@ -269,33 +309,24 @@ static int cuda_stream_create(struct oki_device *device, struct oki_stream **ret
 	if (result != CUDA_SUCCESS)
 		goto undo_alloc;
 	/* The highest priority: a copy's few blocks must not queue behind a model's many. */
-	result = api->stream_create(&stream->stream, CU_STREAM_NON_BLOCKING, device->priority);
+	CUstream *streams[] = {&stream->stream, &stream->side, &stream->lanes[0],
+			       &stream->lanes[1]};
+	CUevent *events[] = {&stream->fence, &stream->fork, &stream->side_done,
+			     &stream->lane_done[0], &stream->lane_done[1]};
+	for (uint32_t i = 0; i < COUNT(streams) && result == CUDA_SUCCESS; i++)
+		result = api->stream_create(streams[i], CU_STREAM_NON_BLOCKING, device->priority);
+	for (uint32_t i = 0; i < COUNT(events) && result == CUDA_SUCCESS; i++)
+		result = api->event_create(events[i], CU_EVENT_DISABLE_TIMING);
+	if (result == CUDA_SUCCESS)
+		result = oki_cuda_chunks_init(stream);
 	if (result != CUDA_SUCCESS)
-		goto undo_enter;
-	result = api->stream_create(&stream->side, CU_STREAM_NON_BLOCKING, device->priority);
-	if (result != CUDA_SUCCESS)
-		goto undo_stream;
-	CUevent *events[] = {&stream->fence, &stream->fork, &stream->join};
-	uint32_t made = 0;
-	for (; made < 3; made++) {
-		result = api->event_create(events[made], CU_EVENT_DISABLE_TIMING);
-		if (result != CUDA_SUCCESS)
-			goto undo_events;
-	}
-	result = oki_cuda_chunks_init(stream);
-	if (result != CUDA_SUCCESS)
-		goto undo_events;
+		goto undo_parts;
 	oki_cuda_leave(&scope);
 	*ret_stream = stream;
 	return 0;
 
-undo_events:
-	while (made-- > 0)
-		api->event_destroy(*events[made]);
-	api->stream_destroy(stream->side);
-undo_stream:
-	api->stream_destroy(stream->stream);
-undo_enter:
+undo_parts:
+	free_parts(stream);
 	oki_cuda_leave(&scope);
 undo_alloc:
 	free(stream);
@@ -312,16 +343,10 @@ static void cuda_stream_destroy(struct oki_stream *stream)
 {
 	if (!stream)
 		return;
-	const struct oki_cuda_api *api = stream->device->api;
 	struct oki_cuda_scope scope;
 	oki_cuda_plans_forget(stream);
 	if (enter(stream->device, &scope) == CUDA_SUCCESS) {
-		oki_cuda_chunks_free(stream);
-		api->event_destroy(stream->fence);
-		api->event_destroy(stream->fork);
-		api->event_destroy(stream->join);
-		api->stream_destroy(stream->side);
-		api->stream_destroy(stream->stream);
+		free_parts(stream);
 		oki_cuda_leave(&scope);
 	}
 	free(stream);
@@ -469,14 +494,17 @@ static int cuda_query(struct oki_mark *mark, struct okv_error *err)
 	return result == CUDA_ERROR_NOT_READY ? 0 : unknown_end(mark->device, result, err);
 }
 
+/* The other ones too: after a failure the stream may not wait for all they were given. */
 static int cuda_drain(struct oki_stream *stream, struct okv_error *err)
 {
+	CUstream streams[] = {stream->stream, stream->side, stream->lanes[0], stream->lanes[1]};
 	struct oki_cuda_scope scope;
 	CUresult result = enter(stream->device, &scope);
-	if (result == CUDA_SUCCESS) {
-		result = stream->device->api->stream_synchronize(stream->stream);
-		oki_cuda_leave(&scope);
-	}
+	if (result != CUDA_SUCCESS)
+		return unknown_end(stream->device, result, err);
+	for (uint32_t i = 0; i < COUNT(streams) && result == CUDA_SUCCESS; i++)
+		result = stream->device->api->stream_synchronize(streams[i]);
+	oki_cuda_leave(&scope);
 	return result == CUDA_SUCCESS ? 0 : unknown_end(stream->device, result, err);
 }
 
@@ -489,6 +517,7 @@ const struct oki_device_ops oki_device_cuda = {
 	.join_bytes = JOIN_BYTES,
 	.open = cuda_open,
 	.close = cuda_close,
+	.attach = cuda_attach,
 	.identify = cuda_identify,
 	.pin = cuda_pin,
 	.unpin = cuda_unpin,

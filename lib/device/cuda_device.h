@@ -2,6 +2,8 @@
 #ifndef OKI_DEVICE_CUDA_DEVICE_H
 #define OKI_DEVICE_CUDA_DEVICE_H
 
+#include <stdatomic.h>
+
 #include "device/cuda_api.h"
 #include "device/cuda_rates.h"
 #include "device/device.h"
@@ -29,6 +31,7 @@ struct oki_device {
 	struct oki_cuda_rates rates[2]; /* by direction */
 	struct oki_cuda_reach *reach;	 /* owned; changed only while nothing is copied */
 	uint32_t reach_count;
+	_Atomic uint64_t copying; /* bytes that streams have given to copy engines */
 };
 
 /* Memory for tables: filled in pinned host memory, read by the kernel from the GPU's. */
@@ -39,12 +42,25 @@ struct oki_cuda_chunk {
 	uint64_t bytes, used;
 };
 
+/*
+ * Everything of a stream is complete when `stream` is: the other ones start after a point in it
+ * (fork) and it waits for what they were given. They carry
+ *   side     copies beside a kernel, when one call uses both;
+ *   lanes    kernels after the first, in turns: each starts when the one before it has begun its
+ *            last pieces, so that the link is never idle between two layers.
+ */
 struct oki_stream {
 	struct oki_device *device;
 	CUstream stream;
-	CUstream side; /* copies beside the kernel, when one call uses both */
+	CUstream side;
+	CUstream lanes[2];
 	CUevent fence; /* for callers' busy streams */
-	CUevent fork, join;
+	CUevent fork, side_done, lane_done[2];
+	bool side_forked;
+	uint32_t kernels;      /* launched since fork was recorded */
+	CUdeviceptr progress;  /* of all its kernels; 0: they follow each other in stream */
+	uint32_t progress_end; /* what the last kernel will bring it to */
+	uint64_t copying;      /* bytes given to copy engines since it was recycled */
 	struct oki_cuda_chunk *chunks;
 	struct oki_cuda_plan *plans; /* of this stream's runs until it is recycled */
 };
@@ -55,13 +71,15 @@ struct oki_stream {
  * otherwise have its capture broken by our queries.
  */
 struct oki_cuda_scope {
-	const struct oki_cuda_api *api;
+	const struct oki_cuda_api *api; /* NULL: the thread is attached, nothing to undo */
 	CUstreamCaptureMode mode;
 };
 
 CUresult oki_cuda_enter(const struct oki_cuda_api *api, CUcontext context,
 			struct oki_cuda_scope *ret_scope);
 void oki_cuda_leave(struct oki_cuda_scope *scope);
+/* The calling thread is ours for good: it keeps the context, and scopes cost nothing in it. */
+void oki_cuda_attach(const struct oki_cuda_api *api, CUcontext context);
 
 /*
  * Register host memory for every context of the process, counted per base for the process: two
@@ -109,8 +127,8 @@ uint64_t oki_cuda_table_rows(const struct oki_run *runs, uint32_t run_count);
 void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *runs,
 			 uint32_t run_count, struct oki_gather_row *ret_rows);
 /*
- * The columns of the next launch, from *at_map and *at_segment on, which move on. Also settles
- * how rows are cut for `sms` SMs; returns lanes per group and the blocks to launch.
+ * The columns of the next launch, from *at_map and *at_segment on, which move on. Also settles how
+ * rows are cut for `sms` SMs, the lanes per group and the blocks.
  */
 struct oki_cuda_launch {
 	struct oki_gather gather;
@@ -121,9 +139,8 @@ void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction
 			  const struct oki_layer_map *const *maps, uint32_t map_count,
 			  uint32_t sms, uint32_t *at_map, uint32_t *at_segment,
 			  struct oki_cuda_launch *ret_launch);
-CUresult oki_cuda_kernel_copy(struct oki_device *device, CUstream stream,
-			      enum oki_direction direction, const struct oki_cuda_table *table,
-			      const struct oki_layer_map *const *maps, uint32_t map_count);
+CUresult oki_cuda_launch(struct oki_device *device, CUstream stream,
+			 struct oki_cuda_launch *launch);
 
 /* ---- choosing ---- */
 
@@ -133,9 +150,17 @@ int oki_cuda_plan_copy(struct oki_stream *stream, enum oki_direction direction,
 		       const struct oki_run *runs, uint32_t run_count, struct okv_error *err);
 /* Forget all plans; nothing queued uses them any more. */
 void oki_cuda_plans_forget(struct oki_stream *stream);
+/* Queue the kernel for layers. Inside a scope. */
+CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction direction,
+			      const struct oki_cuda_table *table,
+			      const struct oki_layer_map *const *maps, uint32_t map_count);
+
 /* Room for tables, before the first copy needs it, and its end. */
 CUresult oki_cuda_chunks_init(struct oki_stream *stream);
 void oki_cuda_chunks_free(struct oki_stream *stream);
+void oki_cuda_chunks_empty(struct oki_stream *stream);
+CUresult oki_cuda_chunk_take(struct oki_stream *stream, uint64_t bytes, void **ret_host,
+			     CUdeviceptr *ret_device);
 
 /* Measure device->rates, or take what this process measured before. Tens of ms at most. */
 void oki_cuda_measure(struct oki_device *device);

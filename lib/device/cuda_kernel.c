@@ -138,6 +138,7 @@ void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction
 	struct oki_gather *g = &ret_launch->gather;
 	g->row_count = table->count;
 	g->to_pages = direction == OKI_TO_PAGES;
+	g->progress = NULL;
 	g->rows = (const struct oki_gather_row *)(uintptr_t)table->device;
 	if (!table->device)
 		memcpy(g->few, table->host, table->count * sizeof(g->few[0]));
@@ -167,22 +168,70 @@ void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction
 	cut(ret_launch, sms);
 }
 
-CUresult oki_cuda_kernel_copy(struct oki_device *device, CUstream stream,
-			      enum oki_direction direction, const struct oki_cuda_table *table,
+CUresult oki_cuda_launch(struct oki_device *device, CUstream stream,
+			 struct oki_cuda_launch *launch)
+{
+	void *parameters[] = {&launch->gather};
+	uint32_t which = launch->lanes == 32 ? 2 : launch->lanes == 16;
+	return device->api->launch(device->gather[which], launch->blocks, 1, 1, OKI_GATHER_THREADS,
+				   1, 1, 0, stream, parameters, NULL);
+}
+
+/*
+ * Where the next kernel goes: the first one behind what is in the stream, later ones into a lane,
+ * once the kernel before has begun its last pieces. Two of them share the link for a moment only,
+ * so that none is ready later than it must.
+ */
+static CUresult next_lane(struct oki_stream *stream, CUstream *ret_lane)
+{
+	const struct oki_cuda_api *api = stream->device->api;
+	*ret_lane = stream->stream;
+	if (stream->kernels == 0) {
+		stream->side_forked = false;
+		return api->event_record(stream->fork, stream->stream);
+	}
+	if (!stream->progress)
+		return CUDA_SUCCESS;
+	CUstream lane = stream->lanes[stream->kernels % 2];
+	CUresult result = CUDA_SUCCESS;
+	if (stream->kernels <= 2)
+		result = api->stream_wait_event(lane, stream->fork, 0);
+	if (result == CUDA_SUCCESS)
+		result = api->stream_wait_value(lane, stream->progress, stream->progress_end,
+						CU_STREAM_WAIT_VALUE_GEQ);
+	*ret_lane = lane;
+	return result;
+}
+
+static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *launch)
+{
+	const struct oki_cuda_api *api = stream->device->api;
+	CUstream lane;
+	CUresult result = next_lane(stream, &lane);
+	if (result != CUDA_SUCCESS)
+		return result;
+	launch->gather.progress = (uint32_t *)(uintptr_t)stream->progress;
+	result = oki_cuda_launch(stream->device, lane, launch);
+	if (result != CUDA_SUCCESS)
+		return result;
+	stream->progress_end += launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
+	CUevent done = stream->lane_done[stream->kernels++ % 2];
+	if (lane == stream->stream)
+		return CUDA_SUCCESS;
+	result = api->event_record(done, lane);
+	return result == CUDA_SUCCESS ? api->stream_wait_event(stream->stream, done, 0) : result;
+}
+
+CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction direction,
+			      const struct oki_cuda_table *table,
 			      const struct oki_layer_map *const *maps, uint32_t map_count)
 {
 	uint32_t at_map = 0, at_segment = 0;
 	while (at_map < map_count && table->count > 0) {
 		struct oki_cuda_launch launch;
-		oki_cuda_launch_fill(table, direction, maps, map_count, device->sms, &at_map,
-				     &at_segment, &launch);
-		void *parameters[] = {&launch.gather};
-		CUfunction function = device->gather[launch.lanes == 8	 ? 0
-						     : launch.lanes == 16 ? 1
-									  : 2];
-		CUresult result =
-			device->api->launch(function, launch.blocks, 1, 1, OKI_GATHER_THREADS, 1, 1,
-					    0, stream, parameters, NULL);
+		oki_cuda_launch_fill(table, direction, maps, map_count, stream->device->sms,
+				     &at_map, &at_segment, &launch);
+		CUresult result = launch_next(stream, &launch);
 		if (result != CUDA_SUCCESS)
 			return result;
 	}

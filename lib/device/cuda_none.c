@@ -23,6 +23,11 @@ static void none_close(struct oki_device *device)
 	(void)device;
 }
 
+static void none_attach(struct oki_device *device)
+{
+	(void)device;
+}
+
 static void none_identify(struct oki_device *device, uint8_t ret_id[16])
 {
 	(void)device;
@@ -132,6 +137,7 @@ const struct oki_device_ops oki_device_cuda = {
 	.max_pitch = UINT64_MAX,
 	.open = none_open,
 	.close = none_close,
+	.attach = none_attach,
 	.identify = none_identify,
 	.pin = none_pin,
 	.unpin = none_unpin,

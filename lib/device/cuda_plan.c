@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "device/rect.h"
 
-#define CHUNK_BYTES (64u << 10)
 /* Kinds of layers in one group that are told apart; more share the last one's prediction. */
 #define SHAPES_MAX 4u
 
@@ -39,73 +38,6 @@ struct oki_cuda_plan {
 	struct oki_gather_row few[2][OKI_GATHER_INLINE_ROWS];
 };
 
-/* ---- room for tables ---- */
-
-static struct oki_cuda_chunk *chunk_new(struct oki_stream *stream, uint64_t bytes,
-					CUresult *ret_result)
-{
-	const struct oki_cuda_api *api = stream->device->api;
-	struct oki_cuda_chunk *chunk = calloc(1, sizeof(*chunk));
-	*ret_result = CUDA_ERROR_OUT_OF_MEMORY;
-	if (!chunk)
-		return NULL;
-	void *host = NULL;
-	*ret_result = api->host_alloc(&host, bytes, 0);
-	if (*ret_result != CUDA_SUCCESS)
-		goto undo_alloc;
-	*ret_result = api->memory_alloc(&chunk->device, bytes);
-	if (*ret_result != CUDA_SUCCESS)
-		goto undo_host;
-	chunk->host = host;
-	chunk->bytes = bytes;
-	chunk->next = stream->chunks;
-	stream->chunks = chunk;
-	return chunk;
-
-undo_host:
-	api->host_free(host);
-undo_alloc:
-	free(chunk);
-	return NULL;
-}
-
-CUresult oki_cuda_chunks_init(struct oki_stream *stream)
-{
-	CUresult result = CUDA_SUCCESS;
-	if (stream->device->module)
-		chunk_new(stream, CHUNK_BYTES, &result);
-	return result;
-}
-
-void oki_cuda_chunks_free(struct oki_stream *stream)
-{
-	const struct oki_cuda_api *api = stream->device->api;
-	struct oki_cuda_chunk *chunk;
-	while ((chunk = stream->chunks)) {
-		stream->chunks = chunk->next;
-		api->memory_free(chunk->device);
-		api->host_free(chunk->host);
-		free(chunk);
-	}
-}
-
-static CUresult chunk_take(struct oki_stream *stream, uint64_t bytes, void **ret_host,
-			   CUdeviceptr *ret_device)
-{
-	CUresult result = CUDA_SUCCESS;
-	struct oki_cuda_chunk *chunk = stream->chunks;
-	while (chunk && chunk->bytes - chunk->used < bytes)
-		chunk = chunk->next;
-	if (!chunk)
-		chunk = chunk_new(stream, bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES, &result);
-	if (!chunk)
-		return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
-	*ret_host = chunk->host + chunk->used;
-	*ret_device = chunk->device + chunk->used;
-	chunk->used += bytes;
-	return CUDA_SUCCESS;
-}
-
 /* Few rows go into each launch; more of them to the GPU's memory, once. */
 static CUresult table_build(struct oki_stream *stream, const struct oki_run *runs,
 			    uint32_t run_count, struct oki_gather_row *few,
@@ -123,15 +55,18 @@ static CUresult table_build(struct oki_stream *stream, const struct oki_run *run
 	}
 	void *host = NULL;
 	uint64_t bytes = rows * sizeof(struct oki_gather_row);
-	CUresult result = chunk_take(stream, bytes, &host, &table.device);
+	CUresult result = oki_cuda_chunk_take(stream, bytes, &host, &table.device);
 	if (result != CUDA_SUCCESS)
 		return result;
 	table.host = host;
 	oki_cuda_table_fill(stream->device, runs, run_count, host);
 	result = stream->device->api->copy_to_device(table.device, host, bytes, stream->stream);
-	if (result == CUDA_SUCCESS)
-		*ret_table = table;
-	return result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	/* The kernel that reads it follows it. */
+	stream->kernels = 0;
+	*ret_table = table;
+	return CUDA_SUCCESS;
 }
 
 /* ---- plans ---- */
@@ -144,8 +79,11 @@ void oki_cuda_plans_forget(struct oki_stream *stream)
 		free(plan->sorted);
 		free(plan);
 	}
-	for (struct oki_cuda_chunk *chunk = stream->chunks; chunk; chunk = chunk->next)
-		chunk->used = 0;
+	oki_cuda_chunks_empty(stream);
+	/* The next user's kernels follow its own fences. */
+	stream->kernels = 0;
+	atomic_fetch_sub_explicit(&stream->device->copying, stream->copying, memory_order_relaxed);
+	stream->copying = 0;
 }
 
 static struct oki_cuda_plan *plan_get(struct oki_stream *stream, const struct oki_run *runs,
@@ -271,6 +209,8 @@ static enum oki_cuda_way choose(struct oki_stream *stream, const struct oki_cuda
 		sum.long_dma_ns += load->long_dma_ns;
 		sum.short_kernel_ns += load->short_kernel_ns;
 	}
+	uint64_t copying = atomic_load_explicit(&stream->device->copying, memory_order_relaxed);
+	sum.ahead = copying > stream->copying ? copying - stream->copying : 0;
 	enum oki_cuda_way way = oki_cuda_choose(rates, &sum);
 	return way == OKI_CUDA_WAY_BOTH && !plan->sorted ? OKI_CUDA_WAY_KERNEL : way;
 }
@@ -286,40 +226,50 @@ static CUresult copy_all(struct oki_stream *stream, enum oki_direction direction
 		result = table_build(stream, plan->runs, plan->run_count, plan->few[0], &plan->all);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return oki_cuda_kernel_copy(stream->device, stream->stream, direction, &plan->all, maps,
-				    map_count);
+	return oki_cuda_kernel_copy(stream, direction, &plan->all, maps, map_count);
 }
 
-/* The kernel in the stream and copy engines in another one; the stream goes on after both. */
+static int copy_engines(struct oki_stream *stream, CUstream queue, enum oki_direction direction,
+			const struct oki_layer_map *const *maps, uint32_t map_count,
+			const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
+{
+	struct oki_device *device = stream->device;
+	uint64_t bytes = 0, rows = oki_cuda_table_rows(runs, run_count);
+	for (uint32_t i = 0; i < map_count; i++)
+		bytes += rows * oki_layer_row_bytes(maps[i]);
+	stream->copying += bytes;
+	atomic_fetch_add_explicit(&device->copying, bytes, memory_order_relaxed);
+	return oki_cuda_copy(device->api, &device->rates[direction], queue, direction, maps,
+			     map_count, runs, run_count, err);
+}
+
+/* The kernel as ever, copy engines in the side stream; the stream goes on after both. */
 static int copy_both(struct oki_stream *stream, enum oki_direction direction,
 		     struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
 		     uint32_t map_count, struct okv_error *err)
 {
 	const struct oki_cuda_api *api = stream->device->api;
-	const struct oki_cuda_rates *rates = &stream->device->rates[direction];
 	CUresult result = CUDA_SUCCESS;
 	if (!plan->rest.host)
 		result = table_build(stream, plan->sorted + plan->long_count,
 				     plan->run_count - plan->long_count, plan->few[1], &plan->rest);
 	if (result == CUDA_SUCCESS)
-		result = api->event_record(stream->fork, stream->stream);
-	if (result == CUDA_SUCCESS)
+		result = oki_cuda_kernel_copy(stream, direction, &plan->rest, maps, map_count);
+	if (result == CUDA_SUCCESS && !stream->side_forked)
 		result = api->stream_wait_event(stream->side, stream->fork, 0);
-	if (result == CUDA_SUCCESS)
-		result = oki_cuda_kernel_copy(stream->device, stream->stream, direction,
-					      &plan->rest, maps, map_count);
-	int rc = 0;
-	if (result == CUDA_SUCCESS)
-		rc = oki_cuda_copy(api, rates, stream->side, direction, maps, map_count,
-				   plan->sorted, plan->long_count, err);
-	/* Also after a failure: whoever drains the stream drains what was accepted. */
-	CUresult joined = api->event_record(stream->join, stream->side);
-	if (joined == CUDA_SUCCESS)
-		joined = api->stream_wait_event(stream->stream, stream->join, 0);
-	if (result == CUDA_SUCCESS)
-		result = joined;
-	if (rc < 0 || result == CUDA_SUCCESS)
+	if (result != CUDA_SUCCESS)
+		goto failed;
+	stream->side_forked = true;
+	int rc = copy_engines(stream, stream->side, direction, maps, map_count, plan->sorted,
+			      plan->long_count, err);
+	if (rc < 0)
 		return rc;
+	result = api->event_record(stream->side_done, stream->side);
+	if (result == CUDA_SUCCESS)
+		result = api->stream_wait_event(stream->stream, stream->side_done, 0);
+	if (result == CUDA_SUCCESS)
+		return 0;
+failed:
 	return oki_cuda_fail(err, OKV_E_COPY, OKV_STAGE_SUBMIT, api, result,
 			     "the GPU did not accept a copy");
 }
@@ -348,6 +298,6 @@ int oki_cuda_plan_copy(struct oki_stream *stream, enum oki_direction direction,
 		return copy_both(stream, direction, plan, maps, map_count, err);
 	case OKI_CUDA_WAY_DMA: break;
 	}
-	return oki_cuda_copy(device->api, rates, stream->stream, direction, maps, map_count, runs,
-			     run_count, err);
+	return copy_engines(stream, stream->stream, direction, maps, map_count, runs, run_count,
+			    err);
 }

@@ -8,10 +8,10 @@ const uint32_t oki_cuda_sizes[OKI_CUDA_SIZES] = {512, 1024, 2048, 32768};
 const struct oki_cuda_rates oki_cuda_default_rates = {
 	.link = 55.4,
 	.copy_ns = 3000,
-	.entry_ns = 150,
-	.entry_least_ns = 740,
+	.entry_ns = 400,
+	.entry_least_ns = 850,
 	.launch_ns = 4500,
-	.kernel = {28, 35, 50, 51},
+	.kernel = {50, 50, 51, 51},
 };
 
 /* The kernel must promise this share of the copy engines' time, or less. */
@@ -19,7 +19,9 @@ const struct oki_cuda_rates oki_cuda_default_rates = {
 /* Two ways at once fill the link a little better than the kernel alone, never better than this. */
 #define SHARED_LINK 0.97
 /* Forking a stream for the second way and joining it again. */
-#define FORK_NS 5000
+#define FORK_NS 3000
+/* A copy this short does not wait for copy engines that are busy with another stream. */
+#define NO_WAIT_BYTES (4u << 20)
 
 static double kernel_rate(const struct oki_cuda_rates *rates, uint64_t bytes)
 {
@@ -48,6 +50,8 @@ enum oki_cuda_way oki_cuda_choose(const struct oki_cuda_rates *rates,
 		both = load->short_kernel_ns;
 	both += rates->launch_ns + FORK_NS;
 	double worth = load->dma_ns * WORTH_SMS;
+	if (load->bytes <= NO_WAIT_BYTES)
+		worth += (double)load->ahead / rates->link;
 	if (kernel >= worth && both >= worth)
 		return OKI_CUDA_WAY_DMA;
 	/* The fewer bytes on SMs the better: a tie goes to both. */

@@ -29,6 +29,7 @@ double oki_cuda_kernel_ns(const struct oki_cuda_rates *rates, uint64_t rows, uin
 /* Predicted costs of one copy call, all its layers together. */
 struct oki_cuda_load {
 	uint64_t bytes;
+	uint64_t ahead;	       /* bytes of other streams that copy engines may take first */
 	double dma_ns;	       /* all of it by copy engines */
 	double kernel_ns;      /* all of it by the kernel, without its launch */
 	double long_dma_ns;    /* the runs that suit copy engines, by those */
@@ -42,7 +43,8 @@ enum oki_cuda_way {
 };
 
 /*
- * The fastest way by prediction. Copy engines take no time from a model, so the kernel must be
+ * The fastest way by prediction. Copy engines take whole operations one after the other, so a
+ * short copy avoids them while they are busy for someone else. Copy engines take no time from a model, so the kernel must be
  * faster by a few percent to be worth its SMs.
  */
 enum oki_cuda_way oki_cuda_choose(const struct oki_cuda_rates *rates,

@@ -73,13 +73,17 @@ struct oki_device_ops {
 	uint64_t max_pitch;   /* longest host or device pitch of a strided copy */
 	/* Layers of one group that follow each other in consumption order are handed over in one
 	 * copy while they have at most this many bytes together: about what the device moves in
-	 * the time a copy takes to start, so that none becomes ready noticeably later. 0: never. */
+	 * the time a few copies take to start, so that none becomes ready noticeably later; the
+	 * first ones of an operation with less. 0: never. */
 	uint64_t join_bytes;
 
 	/* Everything lazy happens here: contexts, threads. The caller's context stays current. */
 	int (*open)(const struct oki_device_config *config, struct oki_device **ret_device,
 		    struct okv_error *err);
 	void (*close)(struct oki_device *device); /* all streams and marks are gone */
+	/* The calling thread is the library's own and uses this device alone until it ends: calls
+	 * in it need not leave it as they found it. */
+	void (*attach)(struct oki_device *device);
 
 	void (*identify)(struct oki_device *device, uint8_t ret_id[16]);
 

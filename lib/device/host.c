@@ -85,6 +85,11 @@ static void host_close(struct oki_device *device)
 	free(device);
 }
 
+static void host_attach(struct oki_device *device)
+{
+	(void)device;
+}
+
 static void host_identify(struct oki_device *device, uint8_t ret_id[16])
 {
 	static const uint8_t id[16] = "host";
@@ -284,6 +289,7 @@ const struct oki_device_ops oki_device_host = {
 	.max_pitch = UINT64_MAX,
 	.open = host_open,
 	.close = host_close,
+	.attach = host_attach,
 	.identify = host_identify,
 	.pin = host_pin,
 	.unpin = host_unpin,

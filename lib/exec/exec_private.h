@@ -23,6 +23,9 @@ struct oki_stream_node {
 	struct oki_stream_node *next;
 };
 
+/* Marks kept for the next transfers: making one costs a small transfer a good part of its time. */
+#define OKI_SPARE_MARKS 32u
+
 struct oki_worker {
 	struct oki_worker_config config;
 	const struct oki_device_ops *ops;
@@ -36,6 +39,8 @@ struct oki_worker {
 	pthread_mutex_t stream_lock;
 	struct oki_stream_node *streams; /* idle ones */
 	struct oki_stream_node *spare;	 /* nodes without a stream */
+	struct oki_mark *marks[OKI_SPARE_MARKS]; /* complete; under stream_lock */
+	uint32_t mark_count;
 	_Atomic uint64_t wakeups;
 	_Atomic bool sleeping;
 };

@@ -54,6 +54,33 @@ void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream)
 	pthread_mutex_unlock(&worker->stream_lock);
 }
 
+static int mark_get(struct oki_worker *worker, struct oki_mark **ret_mark, struct okv_error *err)
+{
+	struct oki_mark *mark = NULL;
+	pthread_mutex_lock(&worker->stream_lock);
+	if (worker->mark_count)
+		mark = worker->marks[--worker->mark_count];
+	pthread_mutex_unlock(&worker->stream_lock);
+	if (!mark)
+		return worker->ops->mark_create(worker->device, ret_mark, err);
+	*ret_mark = mark;
+	return 0;
+}
+
+static void mark_put(struct oki_worker *worker, struct oki_mark **mark)
+{
+	if (!*mark)
+		return;
+	pthread_mutex_lock(&worker->stream_lock);
+	bool keep = worker->mark_count < OKI_SPARE_MARKS;
+	if (keep)
+		worker->marks[worker->mark_count++] = *mark;
+	pthread_mutex_unlock(&worker->stream_lock);
+	if (!keep)
+		worker->ops->mark_destroy(*mark);
+	*mark = NULL;
+}
+
 static uint64_t transfer_bytes(const struct oki_worker *worker, const struct oki_transfer *transfer)
 {
 	const struct oki_schema *schema = worker->config.schema;
@@ -71,14 +98,13 @@ int oki_transfer_init(struct oki_worker *worker, struct oki_transfer *transfer,
 	transfer->recorded = calloc(layers, sizeof(bool));
 	if (!transfer->recorded)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_READY, "no memory for an operation");
-	int rc = worker->ops->mark_create(worker->device, &transfer->final_mark, err);
+	int rc = mark_get(worker, &transfer->final_mark, err);
 	if (rc)
 		goto fail;
 	if (!worker->ops->has_callbacks) {
 		bool large = transfer_bytes(worker, transfer) > OKI_PIECE_BYTES;
 		for (uint32_t i = 0; i < 2 && large && !rc; i++)
-			rc = worker->ops->mark_create(worker->device, &transfer->pieces.marks[i],
-						      err);
+			rc = mark_get(worker, &transfer->pieces.marks[i], err);
 		if (rc)
 			goto fail;
 		return 0;
@@ -89,7 +115,7 @@ int oki_transfer_init(struct oki_worker *worker, struct oki_transfer *transfer,
 		goto fail;
 	}
 	for (uint32_t i = 0; i < layers; i++) {
-		rc = worker->ops->mark_create(worker->device, &transfer->marks[i], err);
+		rc = mark_get(worker, &transfer->marks[i], err);
 		if (rc)
 			goto fail;
 	}
@@ -103,18 +129,12 @@ fail:
 void oki_transfer_fini(struct oki_worker *worker, struct oki_transfer *transfer)
 {
 	for (uint32_t i = 0; transfer->marks && i < worker->config.schema->layer_count; i++)
-		if (transfer->marks[i])
-			worker->ops->mark_destroy(transfer->marks[i]);
+		mark_put(worker, &transfer->marks[i]);
 	free(transfer->marks);
 	transfer->marks = NULL;
-	for (uint32_t i = 0; i < 2; i++) {
-		if (transfer->pieces.marks[i])
-			worker->ops->mark_destroy(transfer->pieces.marks[i]);
-		transfer->pieces.marks[i] = NULL;
-	}
-	if (transfer->final_mark)
-		worker->ops->mark_destroy(transfer->final_mark);
-	transfer->final_mark = NULL;
+	for (uint32_t i = 0; i < 2; i++)
+		mark_put(worker, &transfer->pieces.marks[i]);
+	mark_put(worker, &transfer->final_mark);
 	for (uint32_t i = 0; i < transfer->kept_count; i++)
 		oki_runs_fini(&transfer->kept[i]);
 	free(transfer->kept);

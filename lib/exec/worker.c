@@ -11,6 +11,8 @@
 
 /* How often marks are looked at on a device without callbacks, once spinning gave nothing. */
 #define POLL_NS 50000u
+/* Rounds of spinning until the CPU is offered to somebody else. */
+#define ROUNDS_PER_YIELD 8u
 
 static void end_transfer(struct oki_worker *w, struct oki_transfer *t, int status)
 {
@@ -154,6 +156,8 @@ static void *worker_main(void *arg)
 {
 	struct oki_worker *w = arg;
 	uint64_t spin_ns = (uint64_t)w->config.spin_us * 1000u, moved_at = oki_now_ns();
+	uint32_t idle_rounds = 0;
+	w->ops->attach(w->device);
 	pthread_mutex_lock(&w->lock);
 	for (;;) {
 		bool fresh = take_queue(w);
@@ -167,8 +171,11 @@ static void *worker_main(void *arg)
 		if (moved || fresh)
 			moved_at = now;
 		bool spin = w->active && now - moved_at < spin_ns;
-		if (spin)
+		/* A yield is a system call: most rounds do without. */
+		if (spin && ++idle_rounds % ROUNDS_PER_YIELD == 0)
 			sched_yield();
+		else if (spin)
+			oki_relax();
 
 		pthread_mutex_lock(&w->lock);
 		if (moved || spin || w->kicked || w->queue || (w->stop && !w->active))
@@ -244,8 +251,10 @@ free_worker:
 	return rc;
 }
 
-static void free_streams(struct oki_worker *w)
+static void free_spares(struct oki_worker *w)
 {
+	while (w->mark_count)
+		w->ops->mark_destroy(w->marks[--w->mark_count]);
 	struct oki_stream_node *lists[2] = {w->streams, w->spare};
 	for (int i = 0; i < 2; i++)
 		for (struct oki_stream_node *n = lists[i], *next; n; n = next) {
@@ -265,7 +274,7 @@ void oki_worker_destroy(struct oki_worker *worker)
 	pthread_cond_signal(&worker->cond);
 	pthread_mutex_unlock(&worker->lock);
 	pthread_join(worker->thread, NULL);
-	free_streams(worker);
+	free_spares(worker);
 	worker->ops->close(worker->device);
 	pthread_cond_destroy(&worker->cond);
 	pthread_mutex_destroy(&worker->stream_lock);

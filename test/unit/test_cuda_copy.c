@@ -12,7 +12,8 @@
 #include "test/device/copy_case.h"
 
 static struct {
-	int one, two, batches, entries, launches, records, waits;
+	int one, two, batches, entries, launches, records, waits, gates;
+	uint32_t gate;
 	unsigned blocks;
 	bool no_memory;
 	int fail_after; /* accept this many calls; negative: all */
@@ -147,6 +148,14 @@ static CUresult fake_wait(CUstream stream, CUevent event, unsigned flags)
 	return CUDA_SUCCESS;
 }
 
+static CUresult fake_wait_value(CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags)
+{
+	(void)stream, (void)at, (void)flags;
+	calls.gates++;
+	calls.gate = value;
+	return CUDA_SUCCESS;
+}
+
 static CUresult fake_text(CUresult result, const char **ret_text)
 {
 	(void)result;
@@ -167,6 +176,7 @@ static struct oki_cuda_api fake(bool batch)
 		.host_free = fake_host_free,
 		.event_record = fake_record,
 		.stream_wait_event = fake_wait,
+		.stream_wait_value = fake_wait_value,
 		.error_name = fake_text,
 		.error_string = fake_text,
 	};
@@ -461,6 +471,9 @@ static void stage_init(struct stage *s, uint32_t path, bool batch)
 	s->device.sms = 4;
 	s->device.rates[0] = s->device.rates[1] = oki_cuda_default_rates;
 	s->stream.device = &s->device;
+	s->stream.side = (CUstream)(uintptr_t)8;
+	s->stream.lanes[0] = (CUstream)(uintptr_t)16;
+	s->stream.lanes[1] = (CUstream)(uintptr_t)24;
 }
 
 static void stage_fini(struct stage *s)
@@ -589,6 +602,47 @@ START_TEST(one_table_for_all_layers)
 }
 END_TEST
 
+/* The first kernel follows the stream; each later one starts as the one before it ends. */
+START_TEST(kernels_overlap_at_their_ends)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	uint8_t *host = calloc(16, ROW), *pages = calloc(16, ROW);
+	s.stream.progress = (CUdeviceptr)(uintptr_t)malloc(4);
+	s.stream.progress_end = UINT32_MAX - 100; /* it may wrap */
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = ROW,
+				    .segment_count = 1,
+				    .page_count = 16,
+				    .segments = {{0, 0, ROW}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run run = {
+		.host = host, .host_pitch = ROW, .blocks = 16, .page_pitch = 1, .inner = 1};
+	for (uint32_t n = 0; n < 5; n++) {
+		uint32_t before = s.stream.progress_end;
+		ck_assert_int_eq(
+			oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
+		ck_assert_int_eq(calls.gates, (int)n);
+		if (n > 0)
+			ck_assert_uint_eq(calls.gate, before);
+		ck_assert_uint_eq(s.stream.progress_end - before,
+				  calls.blocks * OKI_GATHER_THREADS / 32);
+	}
+	/* fork, then an event of its own for each later one, which the stream waits for; each
+	 * lane waits for fork once */
+	ck_assert_int_eq(calls.records, 1 + 4);
+	ck_assert_int_eq(calls.waits, 4 + 2);
+	/* The next user's first kernel follows that user's fences. */
+	oki_cuda_plans_forget(&s.stream);
+	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
+	ck_assert_int_eq(calls.gates, 4);
+	ck_assert_int_eq(calls.records, 6);
+	stage_fini(&s);
+	free(host);
+	free(pages);
+}
+END_TEST
+
 /* More segments than one launch has room for. */
 START_TEST(more_columns_than_one_launch)
 {
@@ -639,6 +693,14 @@ START_TEST(the_faster_way_is_chosen)
 	/* Nearly even: no SM is taken for so little. */
 	load = even(4 << 20, 88e3, 82e3);
 	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	/* Copy engines busy for someone else: a short copy does not queue behind that. */
+	load = even(64 << 10, 4.2e3, 1.3e3);
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	load.ahead = 128 << 20;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load = even(1 << 30, 19.4e6, 21e6);
+	load.ahead = 128 << 20;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
 	/* Half in long runs, half in pieces: each by what suits it. */
 	load = (struct oki_cuda_load){.bytes = 64 << 20,
 				      .dma_ns = 12e6,
@@ -672,7 +734,7 @@ START_TEST(runs_decide)
 	ck_assert_int_eq(calls.launches, 0);
 	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, 256, NULL), 0);
 	ck_assert_int_eq(calls.launches, 1);
-	ck_assert_int_eq(calls.records, 0);
+	ck_assert_int_eq(calls.waits, 0);
 
 	oki_cuda_plans_forget(&s.stream);
 	case_noise(&(uint64_t){5}, host, 2304 * row);
@@ -685,8 +747,7 @@ START_TEST(runs_decide)
 				     .inner = 1};
 	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, 129, NULL), 0);
 	ck_assert_int_eq(calls.launches, 2);
-	ck_assert_int_eq(calls.records, 2);
-	ck_assert_int_eq(calls.waits, 2);
+	ck_assert_int_eq(calls.waits, 2); /* the side stream for ours, ours for it */
 	for (uint32_t i = 0; i < 128; i++)
 		ck_assert(memcmp(pages + runs[i].page * row, runs[i].host, row) == 0);
 	ck_assert(memcmp(pages + 256 * row, host + 256 * row, 2048 * row) == 0);
@@ -714,6 +775,7 @@ int main(void)
 	tcase_add_loop_test(tc, every_path_moves_the_same_bytes, 0, 6);
 	tcase_add_test(tc, the_kernel_gets_device_addresses);
 	tcase_add_test(tc, one_table_for_all_layers);
+	tcase_add_test(tc, kernels_overlap_at_their_ends);
 	tcase_add_test(tc, more_columns_than_one_launch);
 	tcase_add_test(tc, the_faster_way_is_chosen);
 	tcase_add_test(tc, runs_decide);

@@ -1,0 +1,101 @@
+/* [B] Memory for a stream's tables, and for the count by which its kernels follow each other. */
+#include "device/cuda_device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_BYTES (64u << 10)
+
+static struct oki_cuda_chunk *chunk_new(struct oki_stream *stream, uint64_t bytes,
+					CUresult *ret_result)
+{
+	const struct oki_cuda_api *api = stream->device->api;
+	struct oki_cuda_chunk *chunk = calloc(1, sizeof(*chunk));
+	*ret_result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (!chunk)
+		return NULL;
+	void *host = NULL;
+	*ret_result = api->host_alloc(&host, bytes, 0);
+	if (*ret_result != CUDA_SUCCESS)
+		goto undo_alloc;
+	*ret_result = api->memory_alloc(&chunk->device, bytes);
+	if (*ret_result != CUDA_SUCCESS)
+		goto undo_host;
+	chunk->host = host;
+	chunk->bytes = bytes;
+	chunk->next = stream->chunks;
+	stream->chunks = chunk;
+	return chunk;
+
+undo_host:
+	api->host_free(host);
+undo_alloc:
+	free(chunk);
+	return NULL;
+}
+
+CUresult oki_cuda_chunks_init(struct oki_stream *stream)
+{
+	const struct oki_cuda_api *api = stream->device->api;
+	CUresult result = CUDA_SUCCESS;
+	if (!stream->device->module)
+		return CUDA_SUCCESS;
+	struct oki_cuda_chunk *chunk = chunk_new(stream, CHUNK_BYTES, &result);
+	if (!chunk || !api->stream_wait_value)
+		return result;
+	result = api->memory_alloc(&stream->progress, sizeof(uint32_t));
+	if (result != CUDA_SUCCESS)
+		return result;
+	memset(chunk->host, 0, sizeof(uint32_t));
+	result = api->copy_to_device(stream->progress, chunk->host, sizeof(uint32_t),
+				     stream->stream);
+	/* Waited for: the first table overwrites what is copied here. */
+	if (result == CUDA_SUCCESS)
+		result = api->stream_synchronize(stream->stream);
+	/* Some drivers have the call but not the permission: kernels then just follow each other. */
+	if (result == CUDA_SUCCESS &&
+	    api->stream_wait_value(stream->stream, stream->progress, 0, CU_STREAM_WAIT_VALUE_GEQ) !=
+		    CUDA_SUCCESS) {
+		api->memory_free(stream->progress);
+		stream->progress = 0;
+	}
+	return result;
+}
+
+void oki_cuda_chunks_free(struct oki_stream *stream)
+{
+	const struct oki_cuda_api *api = stream->device->api;
+	struct oki_cuda_chunk *chunk;
+	if (stream->progress)
+		api->memory_free(stream->progress);
+	stream->progress = 0;
+	while ((chunk = stream->chunks)) {
+		stream->chunks = chunk->next;
+		api->memory_free(chunk->device);
+		api->host_free(chunk->host);
+		free(chunk);
+	}
+}
+
+CUresult oki_cuda_chunk_take(struct oki_stream *stream, uint64_t bytes, void **ret_host,
+			     CUdeviceptr *ret_device)
+{
+	CUresult result = CUDA_SUCCESS;
+	struct oki_cuda_chunk *chunk = stream->chunks;
+	while (chunk && chunk->bytes - chunk->used < bytes)
+		chunk = chunk->next;
+	if (!chunk)
+		chunk = chunk_new(stream, bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES, &result);
+	if (!chunk)
+		return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
+	*ret_host = chunk->host + chunk->used;
+	*ret_device = chunk->device + chunk->used;
+	chunk->used += bytes;
+	return CUDA_SUCCESS;
+}
+
+void oki_cuda_chunks_empty(struct oki_stream *stream)
+{
+	for (struct oki_cuda_chunk *chunk = stream->chunks; chunk; chunk = chunk->next)
+		chunk->used = 0;
+}
