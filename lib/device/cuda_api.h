@@ -53,8 +53,8 @@
 /* Absent (NULL) in older drivers. */
 #if CUDA_VERSION >= 13000
 #define OKI_CUDA_HAS_BATCH 1
-#define OKI_CUDA_OPTIONAL_CALLS(CALL)                   \
-	CALL(stream_wait_value, cuStreamWaitValue32)    \
+#define OKI_CUDA_OPTIONAL_CALLS(CALL)                \
+	CALL(stream_wait_value, cuStreamWaitValue32) \
 	CALL(copy_batch, cuMemcpyBatchAsync)
 #else
 #define OKI_CUDA_HAS_BATCH 0

@@ -27,9 +27,9 @@ struct oki_device {
 	uint32_t sms;
 	int priority; /* of our streams: the highest */
 	CUmodule module;
-	CUfunction gather[3];		 /* for 8, 16 and 32 lanes; NULL: no kernel */
+	CUfunction gather[3];		/* for 8, 16 and 32 lanes; NULL: no kernel */
 	struct oki_cuda_rates rates[2]; /* by direction */
-	struct oki_cuda_reach *reach;	 /* owned; changed only while nothing is copied */
+	struct oki_cuda_reach *reach;	/* owned; changed only while nothing is copied */
 	uint32_t reach_count;
 	_Atomic uint64_t copying; /* bytes that streams have given to copy engines */
 };
@@ -136,8 +136,8 @@ struct oki_cuda_launch {
 	uint32_t blocks;
 };
 void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction direction,
-			  const struct oki_layer_map *const *maps, uint32_t map_count,
-			  uint32_t sms, uint32_t *at_map, uint32_t *at_segment,
+			  const struct oki_layer_map *const *maps, uint32_t map_count, uint32_t sms,
+			  uint32_t *at_map, uint32_t *at_segment,
 			  struct oki_cuda_launch *ret_launch);
 CUresult oki_cuda_launch(struct oki_device *device, CUstream stream,
 			 struct oki_cuda_launch *launch);

@@ -1,4 +1,5 @@
-/* [B] The copy kernel, compiled for every architecture the toolkit knows, as the driver loads it. */
+/* [B] The copy kernel, compiled for every architecture the toolkit knows, as the driver loads it.
+ */
 #ifndef OKI_DEVICE_CUDA_IMAGE_H
 #define OKI_DEVICE_CUDA_IMAGE_H
 

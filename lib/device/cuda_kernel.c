@@ -131,8 +131,8 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 }
 
 void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction direction,
-			  const struct oki_layer_map *const *maps, uint32_t map_count,
-			  uint32_t sms, uint32_t *at_map, uint32_t *at_segment,
+			  const struct oki_layer_map *const *maps, uint32_t map_count, uint32_t sms,
+			  uint32_t *at_map, uint32_t *at_segment,
 			  struct oki_cuda_launch *ret_launch)
 {
 	struct oki_gather *g = &ret_launch->gather;
@@ -168,8 +168,7 @@ void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction
 	cut(ret_launch, sms);
 }
 
-CUresult oki_cuda_launch(struct oki_device *device, CUstream stream,
-			 struct oki_cuda_launch *launch)
+CUresult oki_cuda_launch(struct oki_device *device, CUstream stream, struct oki_cuda_launch *launch)
 {
 	void *parameters[] = {&launch->gather};
 	uint32_t which = launch->lanes == 32 ? 2 : launch->lanes == 16;

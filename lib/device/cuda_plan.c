@@ -159,8 +159,8 @@ static void split(struct oki_stream *stream, const struct oki_cuda_rates *rates,
 	bool batch = oki_cuda_has_batch(stream->device->api);
 	for (uint32_t i = 0; i < plan->run_count && sorted; i++) {
 		const struct oki_run *run = &plan->runs[i];
-		bool is_long = oki_cuda_copy_ns(rates, batch, map, run) <=
-			       run_kernel_ns(rates, map, run);
+		bool is_long =
+			oki_cuda_copy_ns(rates, batch, map, run) <= run_kernel_ns(rates, map, run);
 		sorted[is_long ? front++ : --back] = *run;
 	}
 	if (front == 0 || front == plan->run_count) {
@@ -193,8 +193,8 @@ static const struct oki_cuda_load *load_of(struct oki_stream *stream,
 }
 
 static enum oki_cuda_way choose(struct oki_stream *stream, const struct oki_cuda_rates *rates,
-				struct oki_cuda_plan *plan,
-				const struct oki_layer_map *const *maps, uint32_t map_count)
+				struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
+				uint32_t map_count)
 {
 	struct oki_cuda_load sum = {0};
 	if (!plan || plan->rows > UINT32_MAX || stream->device->path == OKV_COPY_DMA)
@@ -294,8 +294,7 @@ int oki_cuda_plan_copy(struct oki_stream *stream, enum oki_direction direction,
 		return oki_cuda_fail(err, OKV_E_COPY, OKV_STAGE_SUBMIT, device->api, result,
 				     "the GPU did not accept a copy kernel");
 	}
-	case OKI_CUDA_WAY_BOTH:
-		return copy_both(stream, direction, plan, maps, map_count, err);
+	case OKI_CUDA_WAY_BOTH: return copy_both(stream, direction, plan, maps, map_count, err);
 	case OKI_CUDA_WAY_DMA: break;
 	}
 	return copy_engines(stream, stream->stream, direction, maps, map_count, runs, run_count,

@@ -12,11 +12,11 @@ extern const uint32_t oki_cuda_sizes[OKI_CUDA_SIZES];
 
 /* Of one direction. Times in ns, rates in bytes per ns (GB/s). */
 struct oki_cuda_rates {
-	double link;	      /* one long copy by a copy engine */
-	double copy_ns;	      /* of a plain or a 2-D copy, beside its bytes */
-	double entry_ns;      /* of an entry of a batched call, beside its bytes */
+	double link;	       /* one long copy by a copy engine */
+	double copy_ns;	       /* of a plain or a 2-D copy, beside its bytes */
+	double entry_ns;       /* of an entry of a batched call, beside its bytes */
 	double entry_least_ns; /* of an entry, bytes included */
-	double launch_ns;     /* of a kernel, beside its bytes */
+	double launch_ns;      /* of a kernel, beside its bytes */
 	double kernel[OKI_CUDA_SIZES];
 };
 
@@ -29,10 +29,10 @@ double oki_cuda_kernel_ns(const struct oki_cuda_rates *rates, uint64_t rows, uin
 /* Predicted costs of one copy call, all its layers together. */
 struct oki_cuda_load {
 	uint64_t bytes;
-	uint64_t ahead;	       /* bytes of other streams that copy engines may take first */
-	double dma_ns;	       /* all of it by copy engines */
-	double kernel_ns;      /* all of it by the kernel, without its launch */
-	double long_dma_ns;    /* the runs that suit copy engines, by those */
+	uint64_t ahead;		/* bytes of other streams that copy engines may take first */
+	double dma_ns;		/* all of it by copy engines */
+	double kernel_ns;	/* all of it by the kernel, without its launch */
+	double long_dma_ns;	/* the runs that suit copy engines, by those */
 	double short_kernel_ns; /* the other ones by the kernel, without its launch */
 };
 
@@ -44,8 +44,8 @@ enum oki_cuda_way {
 
 /*
  * The fastest way by prediction. Copy engines take whole operations one after the other, so a
- * short copy avoids them while they are busy for someone else. Copy engines take no time from a model, so the kernel must be
- * faster by a few percent to be worth its SMs.
+ * short copy avoids them while they are busy for someone else. Copy engines take no time from a
+ * model, so the kernel must be faster by a few percent to be worth its SMs.
  */
 enum oki_cuda_way oki_cuda_choose(const struct oki_cuda_rates *rates,
 				  const struct oki_cuda_load *load);

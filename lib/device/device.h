@@ -25,7 +25,7 @@ struct oki_layer_map {
 	struct oki_segment_map {
 		uint64_t page_offset;  /* inside a page */
 		uint64_t block_offset; /* inside a block's payload */
-		uint64_t bytes;	       /* per page; page j of a block is at block_offset + j * bytes */
+		uint64_t bytes; /* per page; page j of a block is at block_offset + j * bytes */
 	} segments[OKV_MAX_SEGMENTS];
 };
 
@@ -50,8 +50,8 @@ struct oki_run {
 };
 
 struct oki_device_config {
-	int32_t index;	  /* CUDA ordinal */
-	uint32_t threads; /* host device; 0: one per CPU, at most 8 */
+	int32_t index;		   /* CUDA ordinal */
+	uint32_t threads;	   /* host device; 0: one per CPU, at most 8 */
 	uint32_t copy_path;	   /* CUDA: enum okv_copy_path */
 	uint32_t copy_sms;	   /* CUDA: SMs one copy kernel may use; 0: OKI_DEFAULT_SMS */
 	const struct oki_log *log; /* borrowed until close; NULL: silent */

@@ -37,8 +37,8 @@ struct oki_worker {
 	bool kicked, stop;			  /* under lock */
 	struct oki_transfer *active;		  /* the thread's */
 	pthread_mutex_t stream_lock;
-	struct oki_stream_node *streams; /* idle ones */
-	struct oki_stream_node *spare;	 /* nodes without a stream */
+	struct oki_stream_node *streams;	 /* idle ones */
+	struct oki_stream_node *spare;		 /* nodes without a stream */
 	struct oki_mark *marks[OKI_SPARE_MARKS]; /* complete; under stream_lock */
 	uint32_t mark_count;
 	_Atomic uint64_t wakeups;

@@ -113,9 +113,9 @@ static void next_stretch(const struct oki_worker *w, const struct oki_submission
 		if (!part->runs[group].count)
 			continue;
 		uint64_t bytes = layer_bytes(w, part, layer);
-		bool fits = st->map_count == 0 ||
-			    (group == st->group && st->map_count < OKI_JOIN_MAX &&
-			     st->bytes + bytes <= join_bytes);
+		bool fits =
+			st->map_count == 0 || (group == st->group && st->map_count < OKI_JOIN_MAX &&
+					       st->bytes + bytes <= join_bytes);
 		if (!fits)
 			break;
 		st->group = group;

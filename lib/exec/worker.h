@@ -13,7 +13,7 @@ struct oki_worker_config {
 	uint32_t copy_path; /* CUDA: as in okv_binding_options */
 	uint32_t copy_sms;
 	uint32_t spin_us;
-	const struct oki_log *log; /* borrowed; NULL: silent */
+	const struct oki_log *log;	     /* borrowed; NULL: silent */
 	const struct oki_schema *schema;     /* borrowed */
 	const struct oki_geometry *geometry; /* borrowed */
 };

@@ -28,9 +28,9 @@ struct way {
 };
 
 static struct way ways[WORKERS] = {
-	{"dma", OKV_COPY_DMA, 0, NULL},	       {"auto", OKV_COPY_AUTO, 0, NULL},
-	{"kernel/4", OKV_COPY_KERNEL, 4, NULL}, {"kernel/1", OKV_COPY_KERNEL, 1, NULL},
-	{"kernel/2", OKV_COPY_KERNEL, 2, NULL}, {"kernel/8", OKV_COPY_KERNEL, 8, NULL},
+	{"dma", OKV_COPY_DMA, 0, NULL},		  {"auto", OKV_COPY_AUTO, 0, NULL},
+	{"kernel/4", OKV_COPY_KERNEL, 4, NULL},	  {"kernel/1", OKV_COPY_KERNEL, 1, NULL},
+	{"kernel/2", OKV_COPY_KERNEL, 2, NULL},	  {"kernel/8", OKV_COPY_KERNEL, 8, NULL},
 	{"kernel/16", OKV_COPY_KERNEL, 16, NULL},
 };
 
@@ -222,7 +222,8 @@ static void job_ended(void *arg, int status, uint64_t bytes)
 }
 
 static const struct oki_transfer_source source = {
-	job_claim, job_next, job_layer_enqueued, job_failing, job_enqueued, job_layer_done, job_ended,
+	job_claim,    job_next,	      job_layer_enqueued, job_failing,
+	job_enqueued, job_layer_done, job_ended,
 };
 
 static void job_start(struct job *j, struct oki_worker *w, const struct model *m,
@@ -331,9 +332,10 @@ static bool rows_match(const struct model *m)
 			for (uint32_t i = 0; i < m->pages; i++) {
 				const uint8_t *h = arena + m->slot[i] * block_bytes(m) +
 						   m->schema.layers[l].block_offset[s];
-				const uint8_t *d = shadow + (((uint64_t)l * m->segments + s) *
-								     m->pages + m->page[i]) *
-								    m->bytes;
+				const uint8_t *d =
+					shadow +
+					(((uint64_t)l * m->segments + s) * m->pages + m->page[i]) *
+						m->bytes;
 				if (memcmp(h, d, m->bytes) != 0)
 					return false;
 			}
@@ -490,7 +492,8 @@ static void model(void)
 					continue;
 				model_init(&m, 36, 2, 32768, counts[n], shuffled);
 				double bytes = (double)model_bytes(&m);
-				double top = plain_median((enum oki_direction)d, model_bytes(&m), 9);
+				double top =
+					plain_median((enum oki_direction)d, model_bytes(&m), 9);
 				printf("%s %3u pages %-8s contiguous %.1f us %.2f GB/s\n", names[d],
 				       counts[n], shuffled ? "shuffled" : "tidy", top / 1000,
 				       bytes / top);
@@ -522,7 +525,8 @@ static void model(void)
 
 static void small(void)
 {
-	printf("\nsmall operations, submit to ended, us (a bare copy, record and poll beside it)\n");
+	printf("\nsmall operations, submit to ended, us (a bare copy, record and poll beside "
+	       "it)\n");
 	static const uint64_t sizes[] = {4096, 65536, 1 << 20};
 	for (int d = 0; d < 2; d++)
 		for (int k = 0; k < 3; k++) {
@@ -567,7 +571,8 @@ static void fair(void)
 				ns[i] = job_wait(&one, worker);
 				whole[i] = job_wait(&big, worker);
 			}
-			printf("%s %s: one page alone %.0f us, behind %.0f us; the large one %.1f ms\n",
+			printf("%s %s: one page alone %.0f us, behind %.0f us; the large one %.1f "
+			       "ms\n",
 			       tidy ? "tidy" : "shuffled", ways[w].name, median(alone, 5) / 1000,
 			       median(ns, 5) / 1000, median(whole, 5) / 1e6);
 			worker_end(worker);
@@ -588,8 +593,8 @@ static void fair(void)
 			}
 			printf("bare copy of %4llu KiB behind 1 GiB queued in copies of %llu MiB: "
 			       "%.0f us\n",
-			       (unsigned long long)(bytes >> 10),
-			       (unsigned long long)(piece >> 20), median(ns, 5) / 1000);
+			       (unsigned long long)(bytes >> 10), (unsigned long long)(piece >> 20),
+			       median(ns, 5) / 1000);
 		}
 	must(api->stream_destroy(other));
 }

@@ -1,5 +1,5 @@
-/* The CUDA device on a real GPU, by each path: bytes against a plain loop, fences, events, contexts,
- * registration. */
+/* The CUDA device on a real GPU, by each path: bytes against a plain loop, fences, events,
+ * contexts, registration. */
 #include <check.h>
 #include <dlfcn.h>
 #include <pthread.h>

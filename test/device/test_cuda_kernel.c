@@ -183,8 +183,7 @@ START_TEST(many_rows_of_many_layers)
 			for (uint32_t i = 0; i < ROWS; i++) {
 				uint8_t *h = r.want_host + (runs[i].host - r.host) +
 					     (l * SEGMENTS + s) * bytes;
-				uint8_t *p = r.want_pages +
-					     (l * SEGMENTS + s) * ROWS * bytes +
+				uint8_t *p = r.want_pages + (l * SEGMENTS + s) * ROWS * bytes +
 					     runs[i].page * bytes;
 				memcpy(_i ? p : h, _i ? h : p, bytes);
 			}

@@ -102,8 +102,8 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 			const struct oki_gather_column *col = &g->columns[c];
 			uint8_t *host = (uint8_t *)(uintptr_t)(row.host + col->block_offset +
 							       row.inner * col->bytes);
-			uint8_t *page = (uint8_t *)(uintptr_t)(col->page0 +
-							       row.page * col->page_stride);
+			uint8_t *page =
+				(uint8_t *)(uintptr_t)(col->page0 + row.page * col->page_stride);
 			memcpy(g->to_pages ? page : host, g->to_pages ? host : page, col->bytes);
 		}
 	return accept();
@@ -247,9 +247,8 @@ static void tensor_copy(struct tensor *t, struct oki_cuda_api *api, struct oki_r
 			uint32_t count, int expected)
 {
 	const struct oki_layer_map *map = &t->map;
-	ck_assert_int_eq(
-		oki_cuda_copy(api, rates, NULL, OKI_TO_PAGES, &map, 1, runs, count, NULL),
-		expected);
+	ck_assert_int_eq(oki_cuda_copy(api, rates, NULL, OKI_TO_PAGES, &map, 1, runs, count, NULL),
+			 expected);
 }
 
 static void tensor_fini(struct tensor *t)
@@ -416,8 +415,8 @@ START_TEST(a_refused_copy_ends_the_layer)
 					   .page = 16 * i};
 	calls.fail_after = 3;
 	const struct oki_layer_map *map = &t.map;
-	ck_assert_int_eq(
-		oki_cuda_copy(&api, rates, NULL, OKI_TO_PAGES, &map, 1, runs, 4, &err), OKV_E_COPY);
+	ck_assert_int_eq(oki_cuda_copy(&api, rates, NULL, OKI_TO_PAGES, &map, 1, runs, 4, &err),
+			 OKV_E_COPY);
 	ck_assert_int_eq(calls.two, 4);
 	ck_assert_int_eq(err.device_error, CUDA_ERROR_LAUNCH_FAILED);
 	ck_assert_int_eq(err.stage, OKV_STAGE_SUBMIT);
@@ -445,8 +444,7 @@ START_TEST(layers_share_a_batch)
 		runs[i] = (struct oki_run){
 			.host = t.host + i * 12 * ROW, .blocks = 1, .inner = 1, .page = i * 3};
 	memset(t.host, 0x77, 16 * 4 * ROW);
-	ck_assert_int_eq(
-		oki_cuda_copy(&api, rates, NULL, OKI_TO_PAGES, maps, 4, runs, 2, NULL), 0);
+	ck_assert_int_eq(oki_cuda_copy(&api, rates, NULL, OKI_TO_PAGES, maps, 4, runs, 2, NULL), 0);
 	ck_assert_int_eq(calls.batches, OKI_CUDA_HAS_BATCH ? 1 : 0);
 	ck_assert_int_eq(OKI_CUDA_HAS_BATCH ? calls.entries : calls.one, 8);
 	for (uint32_t l = 0; l < 4; l++)
@@ -592,8 +590,7 @@ START_TEST(one_table_for_all_layers)
 	oki_cuda_plans_forget(&s.stream);
 	oki_cuda_chunks_free(&s.stream);
 	calls.no_memory = true;
-	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, MANY, NULL),
-			 0);
+	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, MANY, NULL), 0);
 	ck_assert_int_eq(calls.launches, 4);
 	stage_fini(&s);
 	free(runs);
@@ -725,11 +722,8 @@ START_TEST(runs_decide)
 				    .segments = {{0, 0, row}}};
 	const struct oki_layer_map *maps[] = {&map};
 	struct oki_run *runs = scattered(host, row, 256);
-	struct oki_run tidy = {.host = host,
-			       .host_pitch = row,
-			       .blocks = 256,
-			       .page_pitch = 1,
-			       .inner = 1};
+	struct oki_run tidy = {
+		.host = host, .host_pitch = row, .blocks = 256, .page_pitch = 1, .inner = 1};
 	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &tidy, 1, NULL), 0);
 	ck_assert_int_eq(calls.launches, 0);
 	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, 256, NULL), 0);

@@ -89,8 +89,8 @@ static void scene_init(struct scene *s, uint64_t *seed, uint32_t scale)
 static void scene_copy(struct scene *s, struct oki_stream *stream)
 {
 	const struct oki_layer_map *map = &s->c.map;
-	ck_assert_int_eq(
-		ops->copy(stream, s->direction, &map, 1, s->c.runs, s->c.run_count, NULL), 0);
+	ck_assert_int_eq(ops->copy(stream, s->direction, &map, 1, s->c.runs, s->c.run_count, NULL),
+			 0);
 }
 
 static bool scene_is_right(const struct scene *s)
