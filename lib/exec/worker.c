@@ -170,7 +170,8 @@ static void *worker_main(void *arg)
 		uint64_t now = oki_now_ns();
 		if (moved || fresh)
 			moved_at = now;
-		bool spin = w->active && now - moved_at < spin_ns;
+		/* Also with nothing to do: the next transfer often comes right after the last. */
+		bool spin = now - moved_at < spin_ns;
 		/* A yield is a system call: most rounds do without. */
 		if (spin && ++idle_rounds % ROUNDS_PER_YIELD == 0)
 			sched_yield();
