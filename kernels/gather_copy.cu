@@ -92,12 +92,6 @@ static __device__ void copy_piece(uint64_t to, uint64_t from, uint32_t bytes, ui
 		copy_words<LANES, unsigned char>(to, from, bytes, lane);
 }
 
-static __device__ void count_in(const oki_gather &g, uint32_t lane)
-{
-	if (g.progress && lane == 0)
-		atomicAdd(g.progress, 1u);
-}
-
 /* The row of the next piece is read before this one is copied. */
 template <int LANES> static __device__ void gather(const oki_gather &g)
 {
@@ -105,14 +99,17 @@ template <int LANES> static __device__ void gather(const oki_gather &g)
 	uint32_t lane = thread % LANES, groups = gridDim.x * blockDim.x / LANES;
 	place at = {thread / LANES, 0, 0};
 	piece now, next;
+	bool counts = g.progress && lane == 0;
 	bool more = find_piece(g, at, now);
-	if (!more)
-		count_in(g, lane);
-	while (more) {
+	for (;;) {
+		if (counts && at.unit >= g.early) {
+			atomicAdd(g.progress, 1u);
+			counts = false;
+		}
+		if (!more)
+			break;
 		at.unit += groups;
 		more = find_piece(g, at, next);
-		if (!more)
-			count_in(g, lane);
 		if (g.to_pages)
 			copy_piece<LANES>(now.page, now.host, now.bytes, lane);
 		else

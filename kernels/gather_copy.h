@@ -32,7 +32,8 @@ struct oki_gather_column {
 /*
  * All fragments rows × columns, each cut into pieces of piece bytes, the last one shorter. A group
  * of lanes takes one piece at a time. Each group of the launch counts itself once in progress when
- * it begins its last piece, so that the next launch can start while this one ends.
+ * its next piece is number `early` or a later one, so that the next launch can start while this
+ * one ends.
  */
 struct oki_gather {
 	const struct oki_gather_row *rows; /* NULL: few */
@@ -41,6 +42,7 @@ struct oki_gather {
 	uint32_t column_count;
 	uint32_t piece;
 	uint32_t to_pages; /* else to blocks */
+	uint32_t early;
 	struct oki_gather_row few[OKI_GATHER_INLINE_ROWS];
 	struct oki_gather_column columns[OKI_GATHER_COLUMNS];
 };

@@ -163,6 +163,8 @@ static CUresult add_rows(struct emitter *e, const struct rows *rows)
 {
 	if (pays_2d(e, rows) && fits_2d(rows))
 		return add_2d(e, rows);
+	if (rows->count == 1)
+		e->ns += e->rates->scattered_ns;
 	for (uint64_t i = 0; i < rows->count; i++) {
 		CUresult result = add_row(e, rows->host + i * rows->host_pitch,
 					  rows->device + i * rows->device_pitch, rows->width);

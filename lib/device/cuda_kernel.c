@@ -13,6 +13,9 @@
 /* Units are counted in 32 bits. */
 #define UNITS_MAX 0x7fffffffu
 
+/* With so much left to copy the next kernel may start: about what the link moves meanwhile. */
+#define EARLY_BYTES (1u << 20)
+
 int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err)
 {
 	static const char *const names[] = {OKI_GATHER_NAME_8, OKI_GATHER_NAME_16,
@@ -128,6 +131,10 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 	}
 	uint64_t blocks = (units * launch->lanes + OKI_GATHER_THREADS - 1) / OKI_GATHER_THREADS;
 	launch->blocks = (uint32_t)(blocks < sms ? blocks : sms);
+	/* Whole rounds of all groups; with fewer units than that, at once. */
+	groups = launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
+	uint64_t rounds = (EARLY_BYTES + groups * g->piece - 1) / (groups * g->piece);
+	g->early = (uint32_t)(units > rounds * groups ? units - rounds * groups : 0);
 }
 
 void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction direction,

@@ -14,7 +14,7 @@
 #define SERIES_BYTES (4u << 20)
 #define TABLE_BYTES (SERIES_BYTES / 512u * sizeof(struct oki_gather_row))
 #define ENTRIES 64u
-#define TRIES 3
+#define TRIES 5
 #define DEVICES_MAX 16u
 
 struct bench {
@@ -151,10 +151,10 @@ static void measure_kernel(struct bench *b, struct oki_cuda_rates *rates)
 		write_table(b, oki_cuda_sizes[i]);
 		double whole = each(b, KERNEL, 1, 4, SERIES_BYTES, oki_cuda_sizes[i]);
 		double half = each(b, KERNEL, 1, 4, SERIES_BYTES / 2, oki_cuda_sizes[i]);
-		settle(&rates->kernel[i], SERIES_BYTES / 2 / (whole - half), 0.5, 1000);
+		settle(&rates->kernel[i], SERIES_BYTES / 2 / (whole - half), 0.5, rates->link);
 		if (i == OKI_CUDA_SIZES - 1)
 			settle(&rates->launch_ns, whole - SERIES_BYTES / rates->kernel[i], 1000,
-			       20000);
+			       8000);
 	}
 }
 

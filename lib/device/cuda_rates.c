@@ -8,8 +8,9 @@ const uint32_t oki_cuda_sizes[OKI_CUDA_SIZES] = {512, 1024, 2048, 32768};
 const struct oki_cuda_rates oki_cuda_default_rates = {
 	.link = 55.4,
 	.copy_ns = 3000,
-	.entry_ns = 400,
-	.entry_least_ns = 850,
+	.entry_ns = 150,
+	.entry_least_ns = 740,
+	.scattered_ns = 300,
 	.launch_ns = 4500,
 	.kernel = {50, 50, 51, 51},
 };

@@ -16,6 +16,7 @@ struct oki_cuda_rates {
 	double copy_ns;	       /* of a plain or a 2-D copy, beside its bytes */
 	double entry_ns;       /* of an entry of a batched call, beside its bytes */
 	double entry_least_ns; /* of an entry, bytes included */
+	double scattered_ns;   /* more for an entry whose neighbours lie elsewhere; not measured */
 	double launch_ns;      /* of a kernel, beside its bytes */
 	double kernel[OKI_CUDA_SIZES];
 };

@@ -5,10 +5,13 @@
 #include "exec/worker.h"
 
 /*
- * A GPU takes copies of several streams in the order they were queued, or nearly, so whatever one
- * transfer has queued another one may have to wait for: twice this, some milliseconds of the
- * link. It is also all that a transfer submits before others have their turn, so that a small one
- * goes out whole in its first turn and never behind more than a piece of each large one.
+ * Fairness. A GPU's copy engines serve one stream for as long as it has work queued, so a transfer
+ * larger than this goes in pieces: it is at most two of them ahead of its copies, some milliseconds
+ * of the link, and when it may queue the next one it first lets all smaller transfers end that
+ * have copies queued by then. Those arriving later wait for that one piece: neither side starves.
+ * A piece is also what a transfer submits before others have their turn, so a small one goes out
+ * whole in its first turn. Size decides, and nothing else: a small restore is what a request waits
+ * for, and it costs a large one next to nothing.
  */
 #define OKI_PIECE_BYTES (64u << 20)
 
@@ -36,6 +39,7 @@ struct oki_worker {
 	struct oki_transfer *queue, **queue_tail; /* under lock */
 	bool kicked, stop;			  /* under lock */
 	struct oki_transfer *active;		  /* the thread's */
+	uint64_t arrived;			  /* transfers so far; the thread's */
 	pthread_mutex_t stream_lock;
 	struct oki_stream_node *streams;	 /* idle ones */
 	struct oki_stream_node *spare;		 /* nodes without a stream */

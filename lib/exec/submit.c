@@ -124,16 +124,31 @@ static void next_stretch(const struct oki_worker *w, const struct oki_submission
 	}
 }
 
-/* False: both pieces are on their way, and the older one is not copied yet. */
+/* A transfer that goes out whole and has copies the GPU did not end yet. */
+static bool small_in_flight(const struct oki_worker *w, uint64_t up_to)
+{
+	for (const struct oki_transfer *t = w->active; t; t = t->next)
+		if (!t->pieces.marks[0] && t->phase == OKI_PHASE_DRAIN && t->sequence <= up_to)
+			return true;
+	return false;
+}
+
+/* 0: both pieces are on their way and the older one is not copied yet, or small ones go first. */
 static int may_submit(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)
 {
 	struct oki_pieces *p = &t->pieces;
-	if (!p->busy[p->filling])
-		return 1;
-	int rc = w->ops->query(p->marks[p->filling], err);
-	if (rc == 1)
+	if (p->busy[p->filling]) {
+		int rc = w->ops->query(p->marks[p->filling], err);
+		if (rc != 1)
+			return rc;
 		p->busy[p->filling] = false;
-	return rc;
+		p->held = true;
+		p->hold_sequence = w->arrived;
+	}
+	if (p->held && small_in_flight(w, p->hold_sequence))
+		return 0;
+	p->held = false;
+	return 1;
 }
 
 static int end_piece(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)

@@ -70,6 +70,8 @@ struct oki_pieces {
 	bool busy[2];
 	uint32_t filling;
 	uint64_t bytes; /* in the piece being filled */
+	bool held;	/* waits for small transfers up to hold_sequence */
+	uint64_t hold_sequence;
 };
 
 struct oki_transfer {
@@ -86,6 +88,7 @@ struct oki_transfer {
 	/* the worker's */
 	struct oki_transfer *next;
 	uint32_t phase;
+	uint64_t sequence; /* place in the worker's order of arrival */
 	int status;
 	uint64_t bytes;
 	bool *recorded;		 /* per layer */

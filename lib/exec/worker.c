@@ -147,6 +147,8 @@ static bool take_queue(struct oki_worker *w)
 	while (*tail)
 		tail = &(*tail)->next;
 	*tail = w->queue;
+	for (struct oki_transfer *t = w->queue; t; t = t->next)
+		t->sequence = ++w->arrived;
 	w->queue = NULL;
 	w->queue_tail = &w->queue;
 	return any;

@@ -394,6 +394,35 @@ static double two_d(uint32_t streams, CUstream other)
 	return (double)(oki_now_ns() - start);
 }
 
+/* What the calls of a joined copy and its events cost the CPU, one by one. */
+static void calls(CUstream other)
+{
+	enum { TIMES = 200 };
+	CUevent event;
+	uint64_t at[5];
+	must(api->event_create(&event, CU_EVENT_DISABLE_TIMING));
+	must(api->stream_synchronize(plain));
+	at[0] = oki_now_ns();
+	for (int i = 0; i < TIMES; i++)
+		must(api->event_record(event, plain));
+	at[1] = oki_now_ns();
+	must(api->stream_synchronize(plain));
+	at[2] = oki_now_ns();
+	for (int i = 0; i < TIMES; i++)
+		must(api->stream_wait_event(other, event, 0));
+	at[3] = oki_now_ns();
+	for (int i = 0; i < TIMES; i++)
+		must(api->copy_to_device(gpu, arena, 64 << 10, plain));
+	at[4] = oki_now_ns();
+	must(api->stream_synchronize(plain));
+	must(api->stream_synchronize(other));
+	printf("CPU per call: event record %.2f us (%.2f with its end on the GPU), wait for event "
+	       "%.2f us, 64 KiB copy %.2f us\n",
+	       (double)(at[1] - at[0]) / TIMES / 1000, (double)(at[2] - at[0]) / TIMES / 1000,
+	       (double)(at[3] - at[2]) / TIMES / 1000, (double)(at[4] - at[3]) / TIMES / 1000);
+	must(api->event_destroy(event));
+}
+
 static void ceilings(void)
 {
 	CUstream other;
@@ -405,6 +434,7 @@ static void ceilings(void)
 		printf("72 2-D copies of 2 MiB in %u streams: %.2f GB/s\n", streams,
 		       72. * (2 << 20) / median(ns, 15));
 	}
+	calls(other);
 	must(api->stream_destroy(other));
 	for (int d = 0; d < 2; d++)
 		printf("contiguous %s: 256 MiB %.2f GB/s, 1 GiB %.2f GB/s; 4 KiB %.2f us\n",
