@@ -60,6 +60,7 @@ struct oki_stream {
 	uint32_t kernels;      /* launched since fork was recorded */
 	CUdeviceptr progress;  /* of all its kernels; 0: they follow each other in stream */
 	uint32_t progress_end; /* what the last kernel will bring it to */
+	bool gate;	       /* the next kernel waits for that: the last one is no short one */
 	uint64_t copying;      /* bytes given to copy engines since it was recycled */
 	struct oki_cuda_chunk *chunks;
 	struct oki_cuda_plan *plans; /* of this stream's runs until it is recycled */

@@ -14,7 +14,9 @@
 #define UNITS_MAX 0x7fffffffu
 
 /* With so much left to copy the next kernel may start: about what the link moves meanwhile. */
+#ifndef EARLY_BYTES
 #define EARLY_BYTES (1u << 20)
+#endif
 
 int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err)
 {
@@ -202,7 +204,7 @@ static CUresult next_lane(struct oki_stream *stream, CUstream *ret_lane)
 	CUresult result = CUDA_SUCCESS;
 	if (stream->kernels <= 2)
 		result = api->stream_wait_event(lane, stream->fork, 0);
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS && stream->gate)
 		result = api->stream_wait_value(lane, stream->progress, stream->progress_end,
 						CU_STREAM_WAIT_VALUE_GEQ);
 	*ret_lane = lane;
@@ -220,6 +222,7 @@ static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *l
 	result = oki_cuda_launch(stream->device, lane, launch);
 	if (result != CUDA_SUCCESS)
 		return result;
+	stream->gate = launch->gather.early > 0;
 	stream->progress_end += launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
 	CUevent done = stream->lane_done[stream->kernels++ % 2];
 	if (lane == stream->stream)

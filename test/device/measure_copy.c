@@ -3,7 +3,7 @@
  * prints figures. Every case verifies each byte once, over poisoned destinations, before it is
  * timed; figures are medians.
  *
- * measure_copy [ceilings] [fragments] [model] [small] [fair] [busy]
+ * measure_copy [ceilings] [fragments] [model] [overlap] [small] [fair] [busy]
  */
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@
 
 #define ARENA (5ull << 30)
 #define SHADOW (5ull << 30)
-#define WORKERS 7
+#define WORKERS 6
 
 struct way {
 	const char *name;
@@ -457,8 +457,7 @@ static void ceilings(void)
 
 static void fragments(void)
 {
-	static const uint64_t sizes[] = {512,	1024,  2048,   4096,   16384,
-					 32768, 65536, 262144, 1048576};
+	static const uint64_t sizes[] = {512, 1024, 2048, 4096, 32768, 65536, 262144, 1048576};
 	const uint64_t total = 64 << 20;
 	printf("\n64 MiB in one layer, scattered, GB/s and share of one contiguous copy\n");
 	for (int d = 0; d < 2; d++)
@@ -469,16 +468,16 @@ static void fragments(void)
 			printf("%s %7llu B (ceiling %.1f):", names[d], (unsigned long long)sizes[k],
 			       top);
 			for (int w = 0; w < WORKERS; w++) {
-				double ns[7];
+				double ns[5];
 				struct oki_worker *worker = worker_for(&ways[w], &m);
 				verify(worker, &m, (enum oki_direction)d);
-				for (int i = 0; i < 7; i++) {
+				for (int i = 0; i < 5; i++) {
 					struct job j;
 					job_start(&j, worker, &m, (enum oki_direction)d, m.pages,
 						  NULL);
 					ns[i] = job_wait(&j, worker);
 				}
-				double rate = (double)total / median(ns, 7);
+				double rate = (double)total / median(ns, 5);
 				printf(" %s %.1f (%.2f)", ways[w].name, rate, rate / top);
 				worker_end(worker);
 			}
@@ -551,6 +550,33 @@ static void model(void)
 				}
 				model_fini(&m);
 			}
+}
+
+/* The worst case alone: layers of 4 MiB in pieces, one kernel after the other. */
+static void overlap(void)
+{
+	struct CUevent_st *events[36];
+	struct model m;
+	for (int i = 0; i < 36; i++)
+		must(api->event_create(&events[i], CU_EVENT_DISABLE_TIMING));
+	model_init(&m, 36, 2, 32768, 64, true);
+	for (int d = 0; d < 2; d++) {
+		double ns[31];
+		struct oki_worker *worker = worker_for(&ways[2], &m);
+		verify(worker, &m, (enum oki_direction)d);
+		for (int i = 0; i < 31; i++) {
+			struct job j;
+			job_start(&j, worker, &m, (enum oki_direction)d, m.pages, events);
+			ns[i] = job_wait(&j, worker);
+		}
+		double took = median(ns, 31);
+		printf("%s 64 pages shuffled by the kernel: %.1f us, %.2f GB/s, layer 0 after "
+		       "%.1f us\n",
+		       names[d], took / 1000, (double)model_bytes(&m) / took,
+		       first_layer(worker, &m, (enum oki_direction)d, events) / 1000);
+		worker_end(worker);
+	}
+	model_fini(&m);
 }
 
 static void small(void)
@@ -715,17 +741,17 @@ static void busy(void)
 		model_init(&m, 36, 2, 32768, 512, shuffled);
 		for (int w = 0; w < 6; w++) {
 			struct oki_worker *worker = worker_for(&ways[w], &m);
-			double alone[5], beside[5], rates[5];
-			for (int i = 0; i < 5; i++) {
+			double alone[3], beside[3], rates[3];
+			for (int i = 0; i < 3; i++) {
 				alone[i] = products(blas, stream, NULL, NULL, NULL);
 				beside[i] = products(blas, stream, worker, &m, &rates[i]);
 			}
-			double a = median(alone, 5), b = median(beside, 5);
+			double a = median(alone, 3), b = median(beside, 3);
 			printf("%-8s %-9s: product %.0f TFLOP/s alone, keeps %.1f %%; copies %.1f "
 			       "GB/s\n",
 			       shuffled ? "shuffled" : "tidy", ways[w].name,
 			       2.0 * SIDE * SIDE * SIDE * PRODUCTS / a / 1000, 100 * a / b,
-			       median(rates, 5));
+			       median(rates, 3));
 			fflush(stdout);
 			worker_end(worker);
 		}
@@ -740,7 +766,8 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*run)(void);
 	} cases[] = {{"ceilings", ceilings}, {"fragments", fragments}, {"model", model},
-		     {"small", small},	     {"fair", fair},	       {"busy", busy}};
+		     {"overlap", overlap},   {"small", small},	       {"fair", fair},
+		     {"busy", busy}};
 	struct oki_device_config config = {.copy_path = OKV_COPY_DMA};
 	struct oki_device *device;
 	struct okv_error err;

@@ -604,17 +604,18 @@ START_TEST(kernels_overlap_at_their_ends)
 {
 	struct stage s;
 	stage_init(&s, OKV_COPY_KERNEL, true);
-	uint8_t *host = calloc(16, ROW), *pages = calloc(16, ROW);
+	const uint64_t row = 256u << 10;
+	uint8_t *host = calloc(16, row), *pages = calloc(16, row);
 	s.stream.progress = (CUdeviceptr)(uintptr_t)malloc(4);
 	s.stream.progress_end = UINT32_MAX - 100; /* it may wrap */
 	struct oki_layer_map map = {.base = pages,
-				    .page_stride = ROW,
+				    .page_stride = row,
 				    .segment_count = 1,
 				    .page_count = 16,
-				    .segments = {{0, 0, ROW}}};
+				    .segments = {{0, 0, row}}};
 	const struct oki_layer_map *maps[] = {&map};
 	struct oki_run run = {
-		.host = host, .host_pitch = ROW, .blocks = 16, .page_pitch = 1, .inner = 1};
+		.host = host, .host_pitch = row, .blocks = 16, .page_pitch = 1, .inner = 1};
 	for (uint32_t n = 0; n < 5; n++) {
 		uint32_t before = s.stream.progress_end;
 		ck_assert_int_eq(
@@ -634,6 +635,13 @@ START_TEST(kernels_overlap_at_their_ends)
 	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
 	ck_assert_int_eq(calls.gates, 4);
 	ck_assert_int_eq(calls.records, 6);
+	/* Short kernels need no gate: the one before the last must have ended in any case. */
+	run.blocks = 2;
+	oki_cuda_plans_forget(&s.stream);
+	for (int n = 0; n < 3; n++)
+		ck_assert_int_eq(
+			oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
+	ck_assert_int_eq(calls.gates, 4);
 	stage_fini(&s);
 	free(host);
 	free(pages);
