@@ -28,10 +28,9 @@ struct way {
 };
 
 static struct way ways[WORKERS] = {
-	{"dma", OKV_COPY_DMA, 0, NULL},		  {"auto", OKV_COPY_AUTO, 0, NULL},
-	{"kernel/4", OKV_COPY_KERNEL, 4, NULL},	  {"kernel/1", OKV_COPY_KERNEL, 1, NULL},
-	{"kernel/2", OKV_COPY_KERNEL, 2, NULL},	  {"kernel/8", OKV_COPY_KERNEL, 8, NULL},
-	{"kernel/16", OKV_COPY_KERNEL, 16, NULL},
+	{"dma", OKV_COPY_DMA, 0, NULL},		{"auto", OKV_COPY_AUTO, 0, NULL},
+	{"kernel/4", OKV_COPY_KERNEL, 4, NULL}, {"kernel/2", OKV_COPY_KERNEL, 2, NULL},
+	{"kernel/8", OKV_COPY_KERNEL, 8, NULL}, {"kernel/16", OKV_COPY_KERNEL, 16, NULL},
 };
 
 static const struct oki_cuda_api *api;
