@@ -233,10 +233,8 @@ double oki_cuda_copy_ns(const struct oki_cuda_rates *rates, bool batch,
 			const struct oki_layer_map *map, const struct oki_run *run)
 {
 	struct emitter e;
-	struct oki_layer_map joined;
 	emitter_init(&e, NULL, rates, batch);
-	oki_join_segments(map, &joined);
-	add_run(&e, oki_run_is_joinable(run) ? &joined : map, run);
+	add_run(&e, map, run);
 	/* What is left joins the entries of other runs. */
 	for (uint32_t i = 0; i < e.count; i++)
 		e.ns += batch ? entry_ns(&e, e.bytes[i]) : copy_ns(&e, e.bytes[i]);

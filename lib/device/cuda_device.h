@@ -61,6 +61,8 @@ struct oki_stream {
 	CUdeviceptr progress;  /* of all its kernels; 0: they follow each other in stream */
 	uint32_t progress_end; /* what the last kernel will bring it to */
 	bool gate;	       /* the next kernel waits for that: the last one is no short one */
+	bool used;	       /* one copy at least, since it was recycled */
+	enum oki_cuda_way way; /* of the last one */
 	uint64_t copying;      /* bytes given to copy engines since it was recycled */
 	struct oki_cuda_chunk *chunks;
 	struct oki_cuda_plan *plans; /* of this stream's runs until it is recycled */
@@ -105,7 +107,8 @@ int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *r
 		  CUstream stream, enum oki_direction direction,
 		  const struct oki_layer_map *const *maps, uint32_t map_count,
 		  const struct oki_run *runs, uint32_t run_count, struct okv_error *err);
-/* How long that takes for one run of one layer among others. */
+/* How long that takes for one run of one layer among others; map has its segments joined if the
+ * run allows it. */
 double oki_cuda_copy_ns(const struct oki_cuda_rates *rates, bool batch,
 			const struct oki_layer_map *map, const struct oki_run *run);
 
@@ -133,6 +136,7 @@ void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *
  */
 struct oki_cuda_launch {
 	struct oki_gather gather;
+	uint32_t units; /* pieces of all columns */
 	uint32_t lanes;
 	uint32_t blocks;
 };

@@ -13,10 +13,12 @@
 /* Units are counted in 32 bits. */
 #define UNITS_MAX 0x7fffffffu
 
-/* With so much left to copy the next kernel may start: about what the link moves meanwhile. */
-#ifndef EARLY_BYTES
-#define EARLY_BYTES (1u << 20)
-#endif
+/*
+ * With so much left to copy the next kernel may start: about what the link moves until it does.
+ * The first kernel of an operation shares the link with its successor for its last pieces only, so
+ * that the first layer is ready as soon as it can be.
+ */
+#define EARLY_BYTES (2u << 20)
 
 int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err)
 {
@@ -133,10 +135,16 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 	}
 	uint64_t blocks = (units * launch->lanes + OKI_GATHER_THREADS - 1) / OKI_GATHER_THREADS;
 	launch->blocks = (uint32_t)(blocks < sms ? blocks : sms);
-	/* Whole rounds of all groups; with fewer units than that, at once. */
-	groups = launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
-	uint64_t rounds = (EARLY_BYTES + groups * g->piece - 1) / (groups * g->piece);
-	g->early = (uint32_t)(units > rounds * groups ? units - rounds * groups : 0);
+	launch->units = (uint32_t)units;
+}
+
+/* Whole rounds of all groups; with fewer units than that, at once. */
+static void set_early(struct oki_cuda_launch *launch, uint64_t bytes)
+{
+	struct oki_gather *g = &launch->gather;
+	uint64_t groups = launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
+	uint64_t last = (bytes + groups * g->piece - 1) / (groups * g->piece) * groups;
+	g->early = (uint32_t)(launch->units > last ? launch->units - last : 0);
 }
 
 void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction direction,
@@ -175,6 +183,7 @@ void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction
 	}
 	g->column_count = count;
 	cut(ret_launch, sms);
+	set_early(ret_launch, EARLY_BYTES);
 }
 
 CUresult oki_cuda_launch(struct oki_device *device, CUstream stream, struct oki_cuda_launch *launch)
@@ -218,6 +227,8 @@ static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *l
 	CUresult result = next_lane(stream, &lane);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (stream->kernels == 0)
+		set_early(launch, 1);
 	launch->gather.progress = (uint32_t *)(uintptr_t)stream->progress;
 	result = oki_cuda_launch(stream->device, lane, launch);
 	if (result != CUDA_SUCCESS)

@@ -84,6 +84,7 @@ void oki_cuda_plans_forget(struct oki_stream *stream)
 	stream->kernels = 0;
 	atomic_fetch_sub_explicit(&stream->device->copying, stream->copying, memory_order_relaxed);
 	stream->copying = 0;
+	stream->used = false;
 }
 
 static struct oki_cuda_plan *plan_get(struct oki_stream *stream, const struct oki_run *runs,
@@ -119,32 +120,40 @@ static void shape_of(const struct oki_layer_map *map, struct shape *ret_shape)
 	}
 }
 
-static double run_kernel_ns(const struct oki_cuda_rates *rates, const struct oki_layer_map *map,
-			    const struct oki_run *run)
-{
-	double ns = 0;
+/* What one run costs. Most runs of a scattered plan are alike, so the last answer is kept. */
+struct pricer {
+	const struct oki_cuda_rates *rates;
+	bool batch;
+	const struct oki_layer_map *map;
 	struct oki_layer_map joined;
-	oki_join_segments(map, &joined);
-	if (oki_run_is_joinable(run))
-		map = &joined;
-	for (uint32_t s = 0; s < map->segment_count; s++)
-		ns += oki_cuda_kernel_ns(rates, oki_run_rows(run), map->segments[s].bytes);
-	return ns;
+	struct oki_run last;
+	double dma_ns, kernel_ns;
+};
+
+static void pricer_init(struct pricer *p, const struct oki_stream *stream,
+			const struct oki_cuda_rates *rates, const struct oki_layer_map *map)
+{
+	p->rates = rates;
+	p->batch = oki_cuda_has_batch(stream->device->api);
+	p->map = map;
+	oki_join_segments(map, &p->joined);
+	p->last = (struct oki_run){0};
 }
 
-static void add_run(struct oki_stream *stream, const struct oki_cuda_rates *rates,
-		    const struct oki_layer_map *map, const struct oki_run *run, bool is_long,
-		    struct oki_cuda_load *load)
+static void price(struct pricer *p, const struct oki_run *run)
 {
-	double dma = oki_cuda_copy_ns(rates, oki_cuda_has_batch(stream->device->api), map, run);
-	double kernel = run_kernel_ns(rates, map, run);
-	load->bytes += oki_run_rows(run) * oki_layer_row_bytes(map);
-	load->dma_ns += dma;
-	load->kernel_ns += kernel;
-	if (is_long)
-		load->long_dma_ns += dma;
-	else
-		load->short_kernel_ns += kernel;
+	const struct oki_run *last = &p->last;
+	if (run->blocks == last->blocks && run->inner == last->inner &&
+	    run->inner_first == last->inner_first && run->inner_step == last->inner_step &&
+	    run->host_pitch == last->host_pitch && run->page_pitch == last->page_pitch)
+		return;
+	const struct oki_layer_map *map = oki_run_is_joinable(run) ? &p->joined : p->map;
+	p->last = *run;
+	p->dma_ns = oki_cuda_copy_ns(p->rates, p->batch, map, run);
+	p->kernel_ns = 0;
+	for (uint32_t s = 0; s < map->segment_count; s++)
+		p->kernel_ns +=
+			oki_cuda_kernel_ns(p->rates, oki_run_rows(run), map->segments[s].bytes);
 }
 
 /*
@@ -156,12 +165,12 @@ static void split(struct oki_stream *stream, const struct oki_cuda_rates *rates,
 {
 	struct oki_run *sorted = malloc(plan->run_count * sizeof(*sorted));
 	uint32_t front = 0, back = plan->run_count;
-	bool batch = oki_cuda_has_batch(stream->device->api);
+	struct pricer pricer;
+	pricer_init(&pricer, stream, rates, map);
 	for (uint32_t i = 0; i < plan->run_count && sorted; i++) {
-		const struct oki_run *run = &plan->runs[i];
-		bool is_long =
-			oki_cuda_copy_ns(rates, batch, map, run) <= run_kernel_ns(rates, map, run);
-		sorted[is_long ? front++ : --back] = *run;
+		price(&pricer, &plan->runs[i]);
+		bool is_long = pricer.dma_ns <= pricer.kernel_ns;
+		sorted[is_long ? front++ : --back] = plan->runs[i];
 	}
 	if (front == 0 || front == plan->run_count) {
 		free(sorted);
@@ -169,6 +178,25 @@ static void split(struct oki_stream *stream, const struct oki_cuda_rates *rates,
 	}
 	plan->sorted = sorted;
 	plan->long_count = front;
+}
+
+static void add_up(struct oki_stream *stream, const struct oki_cuda_rates *rates,
+		   const struct oki_cuda_plan *plan, const struct oki_layer_map *map,
+		   struct oki_cuda_load *load)
+{
+	const struct oki_run *runs = plan->sorted ? plan->sorted : plan->runs;
+	struct pricer pricer;
+	pricer_init(&pricer, stream, rates, map);
+	for (uint32_t i = 0; i < plan->run_count; i++) {
+		price(&pricer, &runs[i]);
+		load->dma_ns += pricer.dma_ns;
+		load->kernel_ns += pricer.kernel_ns;
+		if (i < plan->long_count)
+			load->long_dma_ns += pricer.dma_ns;
+		else
+			load->short_kernel_ns += pricer.kernel_ns;
+	}
+	load->bytes = plan->rows * oki_layer_row_bytes(map);
 }
 
 static const struct oki_cuda_load *load_of(struct oki_stream *stream,
@@ -185,9 +213,7 @@ static const struct oki_cuda_load *load_of(struct oki_stream *stream,
 		return &plan->shapes[SHAPES_MAX - 1].load;
 	if (plan->shape_count == 0)
 		split(stream, rates, plan, map);
-	const struct oki_run *runs = plan->sorted ? plan->sorted : plan->runs;
-	for (uint32_t i = 0; i < plan->run_count; i++)
-		add_run(stream, rates, map, &runs[i], i < plan->long_count, &shape.load);
+	add_up(stream, rates, plan, map, &shape.load);
 	plan->shapes[plan->shape_count] = shape;
 	return &plan->shapes[plan->shape_count++].load;
 }
@@ -211,6 +237,8 @@ static enum oki_cuda_way choose(struct oki_stream *stream, const struct oki_cuda
 	}
 	uint64_t copying = atomic_load_explicit(&stream->device->copying, memory_order_relaxed);
 	sum.ahead = copying > stream->copying ? copying - stream->copying : 0;
+	sum.follows = stream->used;
+	sum.last = stream->way;
 	enum oki_cuda_way way = oki_cuda_choose(rates, &sum);
 	return way == OKI_CUDA_WAY_BOTH && !plan->sorted ? OKI_CUDA_WAY_KERNEL : way;
 }
@@ -283,7 +311,9 @@ int oki_cuda_plan_copy(struct oki_stream *stream, enum oki_direction direction,
 	struct oki_cuda_plan *plan = NULL;
 	if (device->path != OKV_COPY_DMA)
 		plan = plan_get(stream, runs, run_count);
-	switch (choose(stream, rates, plan, maps, map_count)) {
+	stream->way = choose(stream, rates, plan, maps, map_count);
+	stream->used = true;
+	switch (stream->way) {
 	case OKI_CUDA_WAY_KERNEL: {
 		CUresult result = copy_all(stream, direction, plan, maps, map_count);
 		/* No room for a table: copy engines need none. */

@@ -9,8 +9,8 @@ const struct oki_cuda_rates oki_cuda_default_rates = {
 	.link = 55.4,
 	.copy_ns = 3000,
 	.entry_ns = 150,
-	.entry_least_ns = 740,
-	.scattered_ns = 300,
+	.entry_least_ns = 900,
+	.scattered_ns = 100,
 	.launch_ns = 4500,
 	.kernel = {50, 50, 51, 51},
 };
@@ -21,6 +21,8 @@ const struct oki_cuda_rates oki_cuda_default_rates = {
 #define SHARED_LINK 0.97
 /* Forking a stream for the second way and joining it again. */
 #define FORK_NS 3000
+/* Copy engines after the kernel, or the other way round: one waits for the end of the other. */
+#define SWITCH_NS 8000
 /* A copy this short does not wait for copy engines that are busy with another stream. */
 #define NO_WAIT_BYTES (4u << 20)
 
@@ -51,6 +53,10 @@ enum oki_cuda_way oki_cuda_choose(const struct oki_cuda_rates *rates,
 		both = load->short_kernel_ns;
 	both += rates->launch_ns + FORK_NS;
 	double worth = load->dma_ns * WORTH_SMS;
+	if (load->follows && load->last == OKI_CUDA_WAY_DMA)
+		worth -= SWITCH_NS;
+	if (load->follows && load->last != OKI_CUDA_WAY_DMA)
+		worth += SWITCH_NS;
 	if (load->bytes <= NO_WAIT_BYTES)
 		worth += (double)load->ahead / rates->link;
 	if (kernel >= worth && both >= worth)

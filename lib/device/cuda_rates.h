@@ -27,6 +27,12 @@ extern const struct oki_cuda_rates oki_cuda_default_rates;
 /* Rows of bytes each, copied by the kernel, without its launch. */
 double oki_cuda_kernel_ns(const struct oki_cuda_rates *rates, uint64_t rows, uint64_t bytes);
 
+enum oki_cuda_way {
+	OKI_CUDA_WAY_DMA,
+	OKI_CUDA_WAY_KERNEL,
+	OKI_CUDA_WAY_BOTH,
+};
+
 /* Predicted costs of one copy call, all its layers together. */
 struct oki_cuda_load {
 	uint64_t bytes;
@@ -35,12 +41,8 @@ struct oki_cuda_load {
 	double kernel_ns;	/* all of it by the kernel, without its launch */
 	double long_dma_ns;	/* the runs that suit copy engines, by those */
 	double short_kernel_ns; /* the other ones by the kernel, without its launch */
-};
-
-enum oki_cuda_way {
-	OKI_CUDA_WAY_DMA,
-	OKI_CUDA_WAY_KERNEL,
-	OKI_CUDA_WAY_BOTH,
+	bool follows;		/* another copy of the same operation, which went by `last` */
+	enum oki_cuda_way last;
 };
 
 /*

@@ -457,12 +457,16 @@ static void ceilings(void)
 static void fragments(void)
 {
 	static const uint64_t sizes[] = {512, 1024, 2048, 4096, 32768, 65536, 262144, 1048576};
-	const uint64_t total = 64 << 20;
-	printf("\n64 MiB in one layer, scattered, GB/s and share of one contiguous copy\n");
+	const uint64_t total = 256 << 20;
+	printf("\n256 MiB in 4 layers or more of up to 8,192 rows, scattered, GB/s and share of "
+	       "one contiguous copy\n");
 	for (int d = 0; d < 2; d++)
 		for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
 			struct model m;
-			model_init(&m, 1, 1, sizes[k], (uint32_t)(total / sizes[k]), true);
+			uint64_t rows = total / sizes[k] / 4;
+			rows = rows < 8192 ? rows : 8192;
+			model_init(&m, (uint32_t)(total / sizes[k] / rows), 1, sizes[k],
+				   (uint32_t)rows, true);
 			double top = (double)total / plain_median((enum oki_direction)d, total, 7);
 			printf("%s %7llu B (ceiling %.1f):", names[d], (unsigned long long)sizes[k],
 			       top);
@@ -559,9 +563,11 @@ static void overlap(void)
 	for (int i = 0; i < 36; i++)
 		must(api->event_create(&events[i], CU_EVENT_DISABLE_TIMING));
 	model_init(&m, 36, 2, 32768, 64, true);
-	for (int d = 0; d < 2; d++) {
+	for (int n = 0; n < 4; n++) {
 		double ns[31];
-		struct oki_worker *worker = worker_for(&ways[2], &m);
+		int d = n / 2;
+		const struct way *way = &ways[2 + n % 2];
+		struct oki_worker *worker = worker_for(way, &m);
 		verify(worker, &m, (enum oki_direction)d);
 		for (int i = 0; i < 31; i++) {
 			struct job j;
@@ -569,9 +575,9 @@ static void overlap(void)
 			ns[i] = job_wait(&j, worker);
 		}
 		double took = median(ns, 31);
-		printf("%s 64 pages shuffled by the kernel: %.1f us, %.2f GB/s, layer 0 after "
+		printf("%s 64 pages shuffled, %s: %.1f us, %.2f GB/s, layer 0 after "
 		       "%.1f us\n",
-		       names[d], took / 1000, (double)model_bytes(&m) / took,
+		       names[d], way->name, took / 1000, (double)model_bytes(&m) / took,
 		       first_layer(worker, &m, (enum oki_direction)d, events) / 1000);
 		worker_end(worker);
 	}

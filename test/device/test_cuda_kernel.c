@@ -79,7 +79,10 @@ static void rig_noise(struct rig *r, uint64_t *seed, uint64_t host_bytes, uint64
 	case_noise(seed, r->want_host, host_bytes);
 	case_noise(seed, r->want_pages, pages_bytes);
 	memcpy(r->host, r->want_host, host_bytes);
+	/* From pageable memory it may return before the bytes are there, and our streams do not
+	 * wait for the null stream. */
 	MUST(to_gpu(r->pages, r->want_pages, pages_bytes));
+	MUST(r->device->api->stream_synchronize(NULL));
 }
 
 static void rig_copy(struct rig *r, enum oki_direction direction,

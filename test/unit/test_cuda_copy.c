@@ -635,13 +635,13 @@ START_TEST(kernels_overlap_at_their_ends)
 	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
 	ck_assert_int_eq(calls.gates, 4);
 	ck_assert_int_eq(calls.records, 6);
-	/* Short kernels need no gate: the one before the last must have ended in any case. */
+	/* Short kernels need no gate, but after the first one. */
 	run.blocks = 2;
 	oki_cuda_plans_forget(&s.stream);
 	for (int n = 0; n < 3; n++)
 		ck_assert_int_eq(
 			oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
-	ck_assert_int_eq(calls.gates, 4);
+	ck_assert_int_eq(calls.gates, 5);
 	stage_fini(&s);
 	free(host);
 	free(pages);
@@ -706,6 +706,16 @@ START_TEST(the_faster_way_is_chosen)
 	load = even(1 << 30, 19.4e6, 21e6);
 	load.ahead = 128 << 20;
 	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	/* Within an operation a small gain is not worth changing sides. */
+	load = even(512 << 10, 16e3, 10.3e3);
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load.follows = true;
+	load.last = OKI_CUDA_WAY_DMA;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	load = even(512 << 10, 12.5e3, 10.3e3);
+	load.follows = true;
+	load.last = OKI_CUDA_WAY_KERNEL;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
 	/* Half in long runs, half in pieces: each by what suits it. */
 	load = (struct oki_cuda_load){.bytes = 64 << 20,
 				      .dma_ns = 12e6,
