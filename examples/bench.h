@@ -1,0 +1,233 @@
+/* [E] orbitkv-bench: the cache beside the plainest ways to move the same bytes, in one run. */
+#ifndef ORBITKV_EXAMPLES_BENCH_H
+#define ORBITKV_EXAMPLES_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <orbitkv/orbitkv.h>
+
+#define BENCH_TEXT 240
+#define BENCH_WAIT_MS 60000 /* longest any single operation may take */
+#define BENCH_KEY_BYTES 16
+#define BENCH_MAX_CASES 16
+
+/* Exit statuses. Every call here returns one of them and, unless 0, says why in its text. */
+enum { BENCH_OK = 0, BENCH_FAILED = 1, BENCH_USAGE = 2, BENCH_SKIPPED = 77 };
+
+/* ---- bench_shape.c: what one block holds ---- */
+
+struct bench_spec_group {
+	uint32_t kind; /* enum okv_group_kind */
+	uint32_t layers;
+	uint32_t window_tokens;
+};
+
+struct bench_spec {
+	char name[64];
+	uint32_t segments;    /* of every layer */
+	uint32_t token_bytes; /* of one segment */
+	uint32_t block_tokens;
+	uint32_t group_count;
+	struct bench_spec_group groups[OKV_MAX_GROUPS];
+};
+
+struct bench_shape {
+	struct bench_spec spec;
+	uint32_t layer_count;		 /* all groups */
+	uint64_t segment_bytes;		 /* of one block; the same everywhere: the fragment */
+	uint64_t block_bytes;		 /* payload, all groups */
+	struct okv_layer_schema *layers; /* owned; group after group */
+	struct okv_group_schema groups[OKV_MAX_GROUPS];
+};
+
+/* The built-in geometries, or those of a JSON file. The list is the caller's to free(). */
+int bench_specs_load(const char *file, struct bench_spec **ret_specs, uint32_t *ret_count,
+		     char *text);
+const struct bench_spec *bench_spec_find(const struct bench_spec *specs, uint32_t count,
+					 const char *name);
+int bench_shape_create(const struct bench_spec *spec, struct bench_shape *ret_shape, char *text);
+void bench_shape_fini(struct bench_shape *shape);
+
+/* ---- bench_main.c ---- */
+
+struct bench_busy;
+struct bench_cuda;
+struct bench_product;
+struct bench_report;
+
+struct bench_config {
+	bool quick;
+	bool busy;
+	bool json;
+	uint32_t device;	/* enum okv_device_kind */
+	uint64_t max_bytes;	/* of one operation */
+	uint64_t max_memory;	/* of host memory that a case may take */
+	uint32_t manager_flags; /* OKV_MANAGER_* */
+	uint32_t max_runs;	/* of one timed set */
+	uint64_t set_ns;	/* a set ends after this long, once it has MIN_RUNS */
+	const char *models_file;
+	const char *plot_file;
+	const char *cases[BENCH_MAX_CASES];
+	uint32_t case_count; /* 0: all */
+	struct bench_spec *specs;
+	uint32_t spec_count;
+	struct bench_cuda *cuda;	 /* NULL on the host device */
+	struct bench_product *product;	 /* the model that runs beside; NULL: none here */
+	char product_reason[BENCH_TEXT]; /* why there is none */
+	struct bench_report *report;
+};
+
+/* Is this part of a case asked for? "geometry" selects all of "geometry/NAME" and vice versa. */
+bool bench_selected(const struct bench_config *config, const char *suite, const char *part);
+
+/* ---- bench_set.c: clocks, samples, medians ---- */
+
+/* Consecutive stretches of one operation, nanoseconds. */
+enum bench_stage {
+	BENCH_TOTAL,   /* start call to the wait's return */
+	BENCH_PREPARE, /* arguments checked, fences placed, request visible to the Manager */
+	BENCH_QUEUE,   /* to the grant's arrival: the Manager's queue, plan and our wake-up */
+	BENCH_CLAIM,
+	BENCH_SUBMIT, /* last copy submitted */
+	BENCH_COPY,   /* the rest of the copy, and the drain */
+	BENCH_RETIRE, /* to the wait's return: wake-up, for a publish also until it is visible */
+	BENCH_STAGES
+};
+
+struct bench_sample {
+	uint64_t ns[BENCH_STAGES];
+};
+
+struct bench_set {
+	struct bench_sample *samples; /* owned */
+	uint32_t count;
+	uint32_t capacity;
+	uint64_t bytes;		/* of one run */
+	uint64_t engine_cpu_ns; /* of all runs; this process */
+	uint64_t manager_cpu_ns;
+};
+
+typedef int bench_run_fn(void *arg, struct bench_sample *ret_sample, char *text);
+
+struct bench_plan {
+	bench_run_fn *run;
+	void *arg;
+	uint32_t warm_up;
+	uint32_t max_runs;
+	uint64_t max_ns;
+	pid_t manager;		 /* 0: none whose CPU time counts */
+	struct bench_busy *busy; /* NULL, or the model to mark around the timed runs */
+};
+
+uint64_t bench_now_ns(void);
+uint64_t bench_cpu_ns(pid_t pid); /* 0: this process */
+/* Warm up, then run. The result is the caller's to bench_set_fini(), also on failure. */
+int bench_set_run(const struct bench_plan *plan, struct bench_set *ret_set, char *text);
+void bench_set_fini(struct bench_set *set);
+double bench_set_us(const struct bench_set *set, enum bench_stage stage, unsigned permille);
+double bench_set_gbps(const struct bench_set *set);
+void bench_set_stages(const struct okv_stage_times *times, struct bench_sample *sample);
+double bench_percentile_us(uint64_t *ns, uint32_t count, unsigned permille); /* sorts */
+
+/* "what: OKV_E_… (stage) words", bounded. */
+void bench_explain(char *text, const char *what, int status, const struct okv_error *err);
+
+/* ---- bench_pool.c: the threads of plain memcpy, filling and checking ---- */
+
+typedef void bench_part_fn(void *arg, uint64_t first, uint64_t last);
+
+uint32_t bench_pool_threads(void);
+/* fn over [0, count) in parts of at most grain, on as many threads as the host device uses. */
+void bench_pool_run(bench_part_fn *fn, void *arg, uint64_t count, uint64_t grain);
+void bench_pool_stop(void);
+
+/* ---- bench_child.c: this program again, as a Manager or as a client ---- */
+
+struct bench_manager {
+	pid_t pid;
+	uint64_t create_ns; /* what okv_manager_create() took */
+	char directory[64];
+	char socket[96];
+};
+
+/* memory_bytes in one shard each of up to 16 GiB. flags are OKV_MANAGER_*. */
+int bench_manager_start(uint64_t memory_bytes, uint32_t flags, struct bench_manager *ret_manager,
+			char *text);
+int bench_manager_stop(struct bench_manager *manager);
+uint64_t bench_anonymous_bytes(pid_t pid); /* resident, not shared */
+pid_t bench_spawn(const char *const argv[], int *ret_to, int *ret_from, char *text);
+bool bench_send(int fd, const void *bytes, size_t size);
+bool bench_receive(int fd, void *bytes, size_t size);
+/* main() of a child, for argv[1] starting with '@'. */
+int bench_child_main(int argc, char **argv);
+
+/* ---- bench_report.c, bench_plot.c: what was measured ---- */
+
+#define BENCH_MAX_LABELS 8
+#define BENCH_MAX_FIGURES 48
+
+/* Where a figure is shown: in the table, in a line below it, in JSON alone. */
+enum bench_weight { BENCH_COLUMN, BENCH_DETAIL, BENCH_HIDDEN };
+
+struct bench_figure {
+	char key[32];
+	double value;
+	enum bench_weight weight;
+};
+
+struct bench_label {
+	const char *key; /* a literal */
+	char value[48];
+};
+
+struct bench_result {
+	const char *suite; /* a literal */
+	struct bench_label labels[BENCH_MAX_LABELS];
+	struct bench_figure figures[BENCH_MAX_FIGURES];
+	uint32_t label_count;
+	uint32_t figure_count;
+	char note[BENCH_TEXT];
+};
+
+void bench_label(struct bench_result *result, const char *key, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+void bench_figure(struct bench_result *result, enum bench_weight weight, const char *key,
+		  double value);
+/* NULL when there is none. */
+const struct bench_figure *bench_result_figure(const struct bench_result *result, const char *key);
+const char *bench_result_label(const struct bench_result *result, const char *key);
+
+struct bench_report {
+	bool json;
+	struct bench_result *results; /* owned */
+	uint32_t count;
+	uint32_t capacity;
+	uint32_t header; /* index of the result whose columns were printed last */
+};
+
+/* Prints the row at once (to stderr with json) and keeps it. */
+void bench_report_add(struct bench_report *report, const struct bench_result *result);
+/* A row that only says why nothing was measured. */
+void bench_report_skip(struct bench_report *report, const char *suite, const char *why);
+void bench_report_print_json(const struct bench_config *config);
+void bench_report_fini(struct bench_report *report);
+/* Ratio against fragment size, of the rows of the suite "fragments". */
+int bench_plot_write(const struct bench_report *report, const char *file, char *text);
+/* "32 KiB" */
+const char *bench_size_text(uint64_t bytes, char buffer[24]);
+
+/* ---- the cases; each reports its rows ---- */
+
+int bench_case_geometry(const struct bench_config *config, char *text);
+int bench_case_fragments(const struct bench_config *config, char *text);
+int bench_case_cpu(const struct bench_config *config, char *text);
+int bench_case_latency(const struct bench_config *config, char *text);
+int bench_case_first_layer(const struct bench_config *config, char *text);
+int bench_case_lookups(const struct bench_config *config, char *text);
+int bench_case_index(const struct bench_config *config, char *text);
+int bench_case_model(const struct bench_config *config, char *text);
+int bench_case_arena(const struct bench_config *config, char *text);
+
+#endif

@@ -1,0 +1,173 @@
+/* [E] The CUDA driver, loaded at run time: one context, the baselines' streams and events. */
+#include "bench_cuda.h"
+#include "bench.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EVENT_DISABLE_TIMING 0x2u
+#define STREAM_NON_BLOCKING 0x1u
+#define NOT_READY 600
+
+static const struct {
+	const char *name;
+	size_t offset;
+} symbols[] = {
+	{"cuInit", offsetof(struct bench_cuda_calls, init)},
+	{"cuDriverGetVersion", offsetof(struct bench_cuda_calls, driver_version)},
+	{"cuDeviceGet", offsetof(struct bench_cuda_calls, device_get)},
+	{"cuDeviceGetName", offsetof(struct bench_cuda_calls, device_name)},
+	{"cuDevicePrimaryCtxRetain", offsetof(struct bench_cuda_calls, context_retain)},
+	{"cuDevicePrimaryCtxRelease_v2", offsetof(struct bench_cuda_calls, context_release)},
+	{"cuCtxSetCurrent", offsetof(struct bench_cuda_calls, context_set_current)},
+	{"cuCtxSynchronize", offsetof(struct bench_cuda_calls, context_synchronize)},
+	{"cuMemAlloc_v2", offsetof(struct bench_cuda_calls, memory_alloc)},
+	{"cuMemFree_v2", offsetof(struct bench_cuda_calls, memory_free)},
+	{"cuMemsetD8_v2", offsetof(struct bench_cuda_calls, memory_set)},
+	{"cuMemHostRegister_v2", offsetof(struct bench_cuda_calls, host_register)},
+	{"cuMemHostUnregister", offsetof(struct bench_cuda_calls, host_unregister)},
+	{"cuMemcpyHtoD_v2", offsetof(struct bench_cuda_calls, to_device)},
+	{"cuMemcpyDtoH_v2", offsetof(struct bench_cuda_calls, to_host)},
+	{"cuMemcpyHtoDAsync_v2", offsetof(struct bench_cuda_calls, to_device_async)},
+	{"cuMemcpyDtoHAsync_v2", offsetof(struct bench_cuda_calls, to_host_async)},
+	{"cuStreamCreate", offsetof(struct bench_cuda_calls, stream_create)},
+	{"cuStreamDestroy_v2", offsetof(struct bench_cuda_calls, stream_destroy)},
+	{"cuEventCreate", offsetof(struct bench_cuda_calls, event_create)},
+	{"cuEventDestroy_v2", offsetof(struct bench_cuda_calls, event_destroy)},
+	{"cuEventRecord", offsetof(struct bench_cuda_calls, event_record)},
+	{"cuEventQuery", offsetof(struct bench_cuda_calls, event_query)},
+	{"cuEventSynchronize", offsetof(struct bench_cuda_calls, event_synchronize)},
+};
+
+static int load(struct bench_cuda *cuda, char *text)
+{
+	cuda->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	if (cuda->library == NULL) {
+		snprintf(text, BENCH_TEXT, "no NVIDIA driver: %s", dlerror());
+		return BENCH_SKIPPED;
+	}
+	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+		void *call = dlsym(cuda->library, symbols[i].name);
+
+		if (call == NULL) {
+			snprintf(text, BENCH_TEXT, "the driver lacks %s", symbols[i].name);
+			return BENCH_SKIPPED;
+		}
+		memcpy((char *)&cuda->cu + symbols[i].offset, &call, sizeof(call));
+	}
+	/* The form of CUDA 13; the one of 12.8 takes one more argument. */
+	void *batch = dlsym(cuda->library, "cuMemcpyBatchAsync_v2");
+
+	memcpy(&cuda->batch, &batch, sizeof(batch));
+	return BENCH_OK;
+}
+
+static int said(int result, const char *what, char *text)
+{
+	if (result == 0)
+		return BENCH_OK;
+	snprintf(text, BENCH_TEXT, "%s says CUDA error %d", what, result);
+	return BENCH_SKIPPED;
+}
+
+static int open_context(struct bench_cuda *cuda, char *text)
+{
+	const struct bench_cuda_calls *cu = &cuda->cu;
+	int rc = said(cu->init(0), "cuInit", text);
+
+	if (rc == BENCH_OK)
+		rc = said(cu->device_get(&cuda->device, 0), "cuDeviceGet", text);
+	if (rc == BENCH_OK)
+		rc = said(cu->context_retain(&cuda->context, cuda->device),
+			  "cuDevicePrimaryCtxRetain", text);
+	if (rc == BENCH_OK)
+		rc = said(cu->context_set_current(cuda->context), "cuCtxSetCurrent", text);
+	if (rc != BENCH_OK)
+		return rc;
+	cu->driver_version(&cuda->driver);
+	cu->device_name(cuda->name, sizeof(cuda->name), cuda->device);
+	return BENCH_OK;
+}
+
+static int create_streams(struct bench_cuda *cuda, char *text)
+{
+	const struct bench_cuda_calls *cu = &cuda->cu;
+	int result = cu->stream_create(&cuda->user, STREAM_NON_BLOCKING);
+
+	for (int i = 0; i < 2 && result == 0; i++) {
+		result = cu->stream_create(&cuda->streams[i], STREAM_NON_BLOCKING);
+		if (result == 0)
+			result = cu->event_create(&cuda->done[i], EVENT_DISABLE_TIMING);
+	}
+	return said(result, "cuStreamCreate", text);
+}
+
+int bench_cuda_open(struct bench_cuda **ret_cuda, char *text)
+{
+	struct bench_cuda *cuda = calloc(1, sizeof(*cuda));
+	int rc;
+
+	if (cuda == NULL) {
+		snprintf(text, BENCH_TEXT, "out of memory");
+		return BENCH_FAILED;
+	}
+	rc = load(cuda, text);
+	if (rc == BENCH_OK)
+		rc = open_context(cuda, text);
+	if (rc == BENCH_OK)
+		rc = create_streams(cuda, text);
+	if (rc != BENCH_OK) {
+		bench_cuda_close(cuda);
+		return rc;
+	}
+	*ret_cuda = cuda;
+	return BENCH_OK;
+}
+
+void bench_cuda_close(struct bench_cuda *cuda)
+{
+	if (cuda == NULL)
+		return;
+	for (uint32_t l = 0; l < cuda->layer_events; l++)
+		cuda->cu.event_destroy(cuda->layers[l]);
+	for (int i = 0; i < 2; i++) {
+		if (cuda->done[i] != NULL)
+			cuda->cu.event_destroy(cuda->done[i]);
+		if (cuda->streams[i] != NULL)
+			cuda->cu.stream_destroy(cuda->streams[i]);
+	}
+	if (cuda->user != NULL)
+		cuda->cu.stream_destroy(cuda->user);
+	if (cuda->context != NULL) {
+		cuda->cu.context_set_current(NULL);
+		cuda->cu.context_release(cuda->device);
+	}
+	if (cuda->library != NULL)
+		dlclose(cuda->library);
+	free(cuda);
+}
+
+int bench_cuda_events(struct bench_cuda *cuda, uint32_t count)
+{
+	while (cuda->layer_events < count) {
+		int result = cuda->cu.event_create(&cuda->layers[cuda->layer_events],
+						   EVENT_DISABLE_TIMING);
+
+		if (result != 0)
+			return result;
+		cuda->layer_events++;
+	}
+	return 0;
+}
+
+int bench_cuda_poll(struct bench_cuda *cuda, struct CUevent_st *event)
+{
+	int result;
+
+	do
+		result = cuda->cu.event_query(event);
+	while (result == NOT_READY);
+	return result;
+}

@@ -1,0 +1,313 @@
+/* [E] orbitkv-bench: options, cases, reports. */
+#include "bench.h"
+#include "bench_cuda.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+	"usage: orbitkv-bench [options]\n"
+	"\n"
+	"Restores, publishes and lookups, each beside the plainest alternatives in the same run.\n"
+	"Destinations are poisoned before each timed set, and every byte is checked after it.\n"
+	"\n"
+	"  --quick            everything small, under a minute in total\n"
+	"  --device KIND      where the pages are: host (default) or cuda\n"
+	"  --busy             each figure also with a model (a bf16 matrix product) running\n"
+	"  --case NAME        only this case, or this part of it as geometry/tiny; may be "
+	"repeated\n"
+	"  --list             the cases and their parts\n"
+	"  --models FILE      JSON file of KV geometries instead of the built-in ones\n"
+	"  --max-bytes SIZE   of one operation, as 64M or 4G (default 4G)\n"
+	"  --max-memory SIZE  host memory that one case may take (default 70 % of what is free)\n"
+	"  --runs N           most runs of one timed set\n"
+	"  --json             JSON on the output; the table goes to the error output\n"
+	"  --plot FILE        SVG of rate against fragment size (case fragments)\n"
+	"\n"
+	"Exit status: 0 good, 1 an operation failed or a byte is wrong, 2 usage, 77 no GPU.\n";
+
+static const struct bench_case {
+	const char *name;
+	const char *about;
+	int (*run)(const struct bench_config *config, char *text);
+} cases[] = {
+	{"geometry", "each model x tidy, shuffled x restore, publish, both x sizes",
+	 bench_case_geometry},
+	{"fragments", "shuffled fragments of 512 B to 1 MiB", bench_case_fragments},
+	{"latency", "one small operation, start to drained", bench_case_latency},
+	{"first-layer", "when the first of many layers may be used", bench_case_first_layer},
+	{"lookups", "1, 32, 1,024 keys; 1, 4, 16 client processes", bench_case_lookups},
+	{"model", "what a matrix product keeps of its speed beside copies", bench_case_model},
+	{"cpu", "processor time of engine and Manager for a restore", bench_case_cpu},
+	{"arena", "first touch and pinning of host memory", bench_case_arena},
+	{"index", "millions of blocks: publish rate, lookup, memory", bench_case_index},
+};
+
+#define CASES (sizeof(cases) / sizeof(cases[0]))
+
+enum option_id {
+	OPT_QUICK = 256,
+	OPT_DEVICE,
+	OPT_BUSY,
+	OPT_CASE,
+	OPT_LIST,
+	OPT_MODELS,
+	OPT_MAX_BYTES,
+	OPT_MAX_MEMORY,
+	OPT_RUNS,
+	OPT_JSON,
+	OPT_PLOT,
+	OPT_HELP,
+};
+
+static const struct option options[] = {
+	{"quick", no_argument, NULL, OPT_QUICK},
+	{"device", required_argument, NULL, OPT_DEVICE},
+	{"busy", no_argument, NULL, OPT_BUSY},
+	{"case", required_argument, NULL, OPT_CASE},
+	{"list", no_argument, NULL, OPT_LIST},
+	{"models", required_argument, NULL, OPT_MODELS},
+	{"max-bytes", required_argument, NULL, OPT_MAX_BYTES},
+	{"max-memory", required_argument, NULL, OPT_MAX_MEMORY},
+	{"runs", required_argument, NULL, OPT_RUNS},
+	{"json", no_argument, NULL, OPT_JSON},
+	{"plot", required_argument, NULL, OPT_PLOT},
+	{"help", no_argument, NULL, OPT_HELP},
+	{NULL, 0, NULL, 0},
+};
+
+static int complain(const char *what, const char *value)
+{
+	fprintf(stderr, "orbitkv-bench: %s%s%s\n", what, value != NULL ? ": " : "",
+		value != NULL ? value : "");
+	return BENCH_USAGE;
+}
+
+/* A whole number from 1 with an optional K, M, G or T. */
+static int read_number(const char *text, uint64_t max, uint64_t *ret_value)
+{
+	static const char suffixes[] = "KMGT";
+	unsigned shift = 0;
+	char *end;
+
+	errno = 0;
+	unsigned long long value = strtoull(text, &end, 10);
+	if (errno != 0 || end == text || text[0] < '0' || text[0] > '9')
+		return complain("not a number", text);
+	if (*end != '\0' && strchr(suffixes, *end) != NULL) {
+		shift = 10 * (unsigned)(strchr(suffixes, *end) - suffixes + 1);
+		end++;
+	}
+	if (*end != '\0')
+		return complain("not a number", text);
+	if (value == 0 || value > max >> shift)
+		return complain("out of range", text);
+	*ret_value = value << shift;
+	return 0;
+}
+
+static int read_device(const char *text, uint32_t *ret_device)
+{
+	if (strcmp(text, "host") == 0)
+		*ret_device = OKV_DEVICE_HOST;
+	else if (strcmp(text, "cuda") == 0)
+		*ret_device = OKV_DEVICE_CUDA;
+	else
+		return complain("no such device (host, cuda)", text);
+	return 0;
+}
+
+static int add_case(struct bench_config *config, const char *name)
+{
+	size_t length = strcspn(name, "/");
+
+	for (size_t i = 0; i < CASES; i++) {
+		if (strlen(cases[i].name) != length || strncmp(cases[i].name, name, length) != 0)
+			continue;
+		if (config->case_count == BENCH_MAX_CASES)
+			return complain("too many --case", name);
+		config->cases[config->case_count++] = name;
+		return 0;
+	}
+	return complain("no such case (see --list)", name);
+}
+
+static int take_option(struct bench_config *config, int id)
+{
+	uint64_t number;
+
+	switch (id) {
+	case OPT_QUICK: config->quick = true; return 0;
+	case OPT_DEVICE: return read_device(optarg, &config->device);
+	case OPT_BUSY: config->busy = true; return 0;
+	case OPT_CASE: return add_case(config, optarg);
+	case OPT_MODELS: config->models_file = optarg; return 0;
+	case OPT_MAX_BYTES: return read_number(optarg, 1ull << 40, &config->max_bytes);
+	case OPT_MAX_MEMORY: return read_number(optarg, 1ull << 46, &config->max_memory);
+	case OPT_RUNS:
+		if (read_number(optarg, 1u << 20, &number) != 0)
+			return BENCH_USAGE;
+		config->max_runs = (uint32_t)number;
+		return 0;
+	case OPT_JSON: config->json = true; return 0;
+	case OPT_PLOT: config->plot_file = optarg; return 0;
+	default: return BENCH_USAGE;
+	}
+}
+
+bool bench_selected(const struct bench_config *config, const char *suite, const char *part)
+{
+	size_t length = strlen(suite);
+
+	for (uint32_t i = 0; i < config->case_count; i++) {
+		const char *name = config->cases[i];
+
+		if (strncmp(name, suite, length) != 0)
+			continue;
+		if (name[length] == '\0')
+			return true;
+		if (name[length] == '/' && (part == NULL || strcmp(name + length + 1, part) == 0))
+			return true;
+	}
+	return config->case_count == 0;
+}
+
+static void list(const struct bench_config *config)
+{
+	for (size_t i = 0; i < CASES; i++)
+		printf("%-12s %s\n", cases[i].name, cases[i].about);
+	printf("\nparts of geometry and first-layer:");
+	for (uint32_t i = 0; i < config->spec_count; i++)
+		printf(" %s", config->specs[i].name);
+	printf("\nparts of fragments: 512 to 1048576, powers of two\n");
+}
+
+static uint64_t available_bytes(void)
+{
+	unsigned long long kib = 0;
+	char line[128];
+	FILE *f = fopen("/proc/meminfo", "re");
+
+	while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+		if (sscanf(line, "MemAvailable: %llu", &kib) == 1)
+			break;
+	}
+	if (f != NULL)
+		fclose(f);
+	return kib << 10;
+}
+
+static void settle(struct bench_config *config)
+{
+	if (config->max_bytes == 0)
+		config->max_bytes = 4ull << 30;
+	if (config->max_memory == 0)
+		config->max_memory = available_bytes() / 10 * 7;
+	if (config->max_runs == 0)
+		config->max_runs = config->quick ? 15 : 31;
+	config->set_ns = config->quick ? 20000000u : 150000000u;
+}
+
+static int open_gpu(struct bench_config *config, char *text)
+{
+	int rc;
+
+	snprintf(config->product_reason, sizeof(config->product_reason),
+		 "the model runs on a GPU, and this is the host device");
+	if (config->device != OKV_DEVICE_CUDA)
+		return BENCH_OK;
+	rc = bench_cuda_open(&config->cuda, text);
+	if (rc != BENCH_OK)
+		return rc;
+	if (bench_cuda_events(config->cuda, BENCH_EVENTS) != 0) {
+		snprintf(text, BENCH_TEXT, "the GPU gives no events");
+		return BENCH_FAILED;
+	}
+	if (!config->busy && !bench_selected(config, "model", NULL))
+		return BENCH_OK;
+	rc = bench_product_open(config->cuda, &config->product, config->product_reason);
+	return rc == BENCH_SKIPPED ? BENCH_OK : rc;
+}
+
+static void print_machine(const struct bench_config *config)
+{
+	FILE *out = config->json ? stderr : stdout;
+
+	if (config->cuda != NULL)
+		fprintf(out, "%s, CUDA driver %d.%d, batched copies: %s\n", config->cuda->name,
+			config->cuda->driver / 1000, config->cuda->driver % 1000 / 10,
+			config->cuda->batch != NULL ? "yes" : "no");
+	else
+		fprintf(out, "host device, %u copy threads\n", bench_pool_threads());
+	fprintf(out,
+		"GB/s of 10^9 bytes, start to drained; medians. ratio: to one contiguous copy; "
+		"x_NAME: times as fast.\n");
+	if (config->busy && config->product == NULL)
+		fprintf(out, "--busy: %s\n", config->product_reason);
+}
+
+static int run_cases(struct bench_config *config, char *text)
+{
+	int rc = open_gpu(config, text);
+
+	if (rc != BENCH_OK)
+		return rc;
+	print_machine(config);
+	for (size_t i = 0; i < CASES && rc == BENCH_OK; i++) {
+		if (bench_selected(config, cases[i].name, NULL))
+			rc = cases[i].run(config, text);
+	}
+	/* What was measured before a failure is still worth something. */
+	if (config->json)
+		bench_report_print_json(config);
+	if (rc == BENCH_OK && config->plot_file != NULL)
+		rc = bench_plot_write(config->report, config->plot_file, text);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	struct bench_report report = {.json = false};
+	struct bench_config config = {.device = OKV_DEVICE_HOST, .report = &report};
+	char text[BENCH_TEXT] = "";
+	bool listing = false;
+	int rc;
+	int id;
+
+	if (argc > 1 && argv[1][0] == '@')
+		return bench_child_main(argc, argv);
+	while ((id = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (id == OPT_HELP) {
+			fputs(usage, stdout);
+			return BENCH_OK;
+		}
+		if (id == OPT_LIST)
+			listing = true;
+		else if (take_option(&config, id) != 0) {
+			fputs("Try orbitkv-bench --help.\n", stderr);
+			return BENCH_USAGE;
+		}
+	}
+	if (optind < argc)
+		return complain("not an option", argv[optind]);
+	signal(SIGPIPE, SIG_IGN);
+	settle(&config);
+	report.json = config.json;
+	rc = bench_specs_load(config.models_file, &config.specs, &config.spec_count, text);
+	if (rc == BENCH_OK && listing)
+		list(&config);
+	else if (rc == BENCH_OK)
+		rc = run_cases(&config, text);
+	if (rc != BENCH_OK)
+		complain(text, NULL);
+	bench_product_close(config.product);
+	bench_cuda_close(config.cuda);
+	bench_pool_stop();
+	bench_report_fini(&report);
+	free(config.specs);
+	return rc;
+}

@@ -1,0 +1,435 @@
+/* [E] The engine's tensors: split K and V, one tensor per layer, in one stretch of memory. */
+#include "bench_rig.h"
+#include "replay.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define TENSOR_ALIGN 4096u
+#define GRAIN_BYTES (256u << 10) /* what one thread takes at a time */
+#define SPREAD 4u
+#define STAGING_POISON 0xd1 /* unlike that of pages, which may be copied here */
+
+static int out_of_memory(char *text)
+{
+	snprintf(text, BENCH_TEXT, "out of memory");
+	return BENCH_FAILED;
+}
+
+static int said(int result, const char *what, char *text)
+{
+	if (result == 0)
+		return BENCH_OK;
+	snprintf(text, BENCH_TEXT, "%s says CUDA error %d", what, result);
+	return BENCH_FAILED;
+}
+
+static uint64_t tensor_bytes(const struct bench_pages *pages)
+{
+	uint64_t bytes = pages->shape->segment_bytes * pages->shape->spec.segments * pages->blocks *
+			 BENCH_HALVES;
+
+	return (bytes + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN;
+}
+
+/* Shared memory, as the Manager's arenas are. */
+static void *map_shared(uint64_t bytes)
+{
+	int fd = memfd_create("orbitkv-bench", MFD_CLOEXEC);
+	void *memory = MAP_FAILED;
+
+	if (fd < 0)
+		return NULL;
+	if (ftruncate(fd, (off_t)bytes) == 0)
+		memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	return memory == MAP_FAILED ? NULL : memory;
+}
+
+static void touch(void *arg, uint64_t first, uint64_t last)
+{
+	memset((uint8_t *)arg + first, 0x5a, last - first);
+}
+
+static int map_memory(struct bench_pages *pages, char *text)
+{
+	void *memory = mmap(NULL, pages->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+			    -1, 0);
+
+	if (memory == MAP_FAILED)
+		return out_of_memory(text);
+	pages->mirror = memory;
+	pages->staging = map_shared(BENCH_HALVES * pages->half_bytes);
+	if (pages->staging == NULL)
+		return out_of_memory(text);
+	bench_pool_run(touch, pages->mirror, pages->bytes, GRAIN_BYTES);
+	bench_pool_run(touch, pages->staging, BENCH_HALVES * pages->half_bytes, GRAIN_BYTES);
+	return BENCH_OK;
+}
+
+static int allocate_device(struct bench_pages *pages, char *text)
+{
+	struct bench_cuda *cuda = pages->config->cuda;
+
+	if (cuda == NULL) {
+		pages->tensors = pages->mirror;
+		return BENCH_OK;
+	}
+	int rc = said(cuda->cu.memory_alloc(&pages->gpu, pages->bytes), "cuMemAlloc", text);
+	if (rc == BENCH_OK)
+		rc = said(cuda->cu.host_register(pages->mirror, pages->bytes, 0),
+			  "cuMemHostRegister", text);
+	if (rc == BENCH_OK)
+		rc = said(
+			cuda->cu.host_register(pages->staging, BENCH_HALVES * pages->half_bytes, 0),
+			"cuMemHostRegister", text);
+	pages->tensors = (uint8_t *)(uintptr_t)pages->gpu;
+	return rc;
+}
+
+static void place_layers(struct bench_pages *pages)
+{
+	const struct bench_shape *shape = pages->shape;
+	uint64_t segment_pages = (uint64_t)pages->blocks * BENCH_HALVES;
+
+	for (uint32_t l = 0; l < shape->layer_count; l++) {
+		struct okv_layer *layer = &pages->layers[l];
+
+		layer->base = pages->tensors + l * tensor_bytes(pages);
+		layer->length = shape->segment_bytes * shape->spec.segments * segment_pages;
+		layer->page_stride = shape->segment_bytes;
+		layer->page_count = (uint32_t)segment_pages;
+		layer->segment_count = shape->spec.segments;
+		for (uint32_t s = 0; s < shape->spec.segments; s++) {
+			layer->segment_offset[s] = s * segment_pages * shape->segment_bytes;
+			layer->segment_bytes[s] = shape->segment_bytes;
+		}
+	}
+}
+
+int bench_pages_create(const struct bench_config *config, const struct bench_shape *shape,
+		       uint32_t blocks, struct bench_pages *ret_pages, char *text)
+{
+	struct bench_pages pages = {.config = config, .shape = shape, .blocks = blocks};
+	int rc = BENCH_OK;
+
+	pages.half_bytes = shape->block_bytes * blocks;
+	pages.bytes = tensor_bytes(&pages) * shape->layer_count;
+	pages.layers = calloc(shape->layer_count, sizeof(*pages.layers));
+	if (pages.layers == NULL)
+		rc = out_of_memory(text);
+	for (int h = 0; h < BENCH_HALVES && rc == BENCH_OK; h++) {
+		pages.order[h] = calloc(blocks, sizeof(*pages.order[h]));
+		if (pages.order[h] == NULL)
+			rc = out_of_memory(text);
+	}
+	if (rc == BENCH_OK)
+		rc = map_memory(&pages, text);
+	if (rc == BENCH_OK)
+		rc = allocate_device(&pages, text);
+	if (rc != BENCH_OK) {
+		bench_pages_destroy(&pages);
+		return rc;
+	}
+	place_layers(&pages);
+	bench_pages_arrange(&pages, true, blocks);
+	*ret_pages = pages;
+	return BENCH_OK;
+}
+
+void bench_pages_destroy(struct bench_pages *pages)
+{
+	struct bench_cuda *cuda = pages->config != NULL ? pages->config->cuda : NULL;
+
+	if (cuda != NULL) {
+		cuda->cu.context_synchronize();
+		if (pages->staging != NULL)
+			cuda->cu.host_unregister(pages->staging);
+		if (pages->mirror != NULL)
+			cuda->cu.host_unregister(pages->mirror);
+		if (pages->gpu != 0)
+			cuda->cu.memory_free(pages->gpu);
+	}
+	if (pages->staging != NULL)
+		munmap(pages->staging, BENCH_HALVES * pages->half_bytes);
+	if (pages->mirror != NULL)
+		munmap(pages->mirror, pages->bytes);
+	for (int h = 0; h < BENCH_HALVES; h++)
+		free(pages->order[h]);
+	free(pages->layers);
+	memset(pages, 0, sizeof(*pages));
+}
+
+void bench_pages_arrange(struct bench_pages *pages, bool tidy, uint32_t count)
+{
+	uint64_t random = 0x9e3779b97f4a7c15ull;
+	uint32_t span = tidy ? count : SPREAD * count;
+
+	if (span > pages->blocks)
+		span = pages->blocks;
+	pages->span = span;
+	for (uint32_t h = 0; h < BENCH_HALVES; h++) {
+		uint32_t *order = pages->order[h];
+
+		for (uint32_t p = 0; p < pages->blocks; p++)
+			order[p] = h * pages->blocks + p;
+		for (uint32_t i = tidy ? 0 : span - 1; i > 0; i--) {
+			random ^= random << 13;
+			random ^= random >> 7;
+			random ^= random << 17;
+			uint32_t j = (uint32_t)((random >> 32) % (i + 1));
+			uint32_t page = order[i];
+			order[i] = order[j];
+			order[j] = page;
+		}
+	}
+}
+
+static void add_row(const struct bench_pages *pages, struct bench_rows *rows, uint32_t layer,
+		    uint32_t segment, uint32_t block)
+{
+	const struct bench_shape *shape = pages->shape;
+	const struct okv_layer *l = &pages->layers[layer];
+	uint64_t place = (uint64_t)layer * shape->spec.segments + segment;
+	uint64_t page = pages->order[rows->half][block];
+
+	rows->rows[rows->count++] = (struct bench_row){
+		.page_at = (uint64_t)((uint8_t *)l->base - pages->tensors) +
+			   l->segment_offset[segment] + page * l->page_stride,
+		.stage_at = rows->half * pages->half_bytes + block * shape->block_bytes +
+			    place * shape->segment_bytes,
+		.block = block,
+		.layer = (uint16_t)layer,
+		.segment = (uint16_t)segment};
+}
+
+int bench_rows_create(const struct bench_pages *pages, enum bench_half half, uint32_t count,
+		      const struct okv_hit *hits, struct bench_rows *ret_rows, char *text)
+{
+	const struct bench_shape *shape = pages->shape;
+	struct bench_rows rows = {.half = half, .blocks = count};
+	uint32_t layer = 0;
+
+	rows.rows = calloc((size_t)count * shape->layer_count * shape->spec.segments,
+			   sizeof(*rows.rows));
+	rows.layer_start = calloc(shape->layer_count + 1, sizeof(*rows.layer_start));
+	if (rows.rows == NULL || rows.layer_start == NULL) {
+		bench_rows_fini(&rows);
+		return out_of_memory(text);
+	}
+	for (uint32_t g = 0; g < shape->spec.group_count; g++) {
+		uint32_t first = hits != NULL ? hits[g].first : 0;
+		uint32_t last = hits != NULL ? first + hits[g].count : count;
+
+		for (uint32_t i = 0; i < shape->spec.groups[g].layers; i++, layer++) {
+			rows.layer_start[layer] = rows.count;
+			for (uint32_t s = 0; s < shape->spec.segments; s++) {
+				for (uint32_t b = first; b < last; b++)
+					add_row(pages, &rows, layer, s, b);
+			}
+		}
+	}
+	rows.layer_start[layer] = rows.count;
+	rows.bytes = rows.count * shape->segment_bytes;
+	*ret_rows = rows;
+	return BENCH_OK;
+}
+
+void bench_rows_fini(struct bench_rows *rows)
+{
+	free(rows->rows);
+	free(rows->layer_start);
+	rows->rows = NULL;
+	rows->layer_start = NULL;
+}
+
+/* Move a half between tensors and mirror, or poison it: one stretch per layer and segment. */
+enum half_action { HALF_UPLOAD, HALF_DOWNLOAD, HALF_POISON };
+
+static int each_stretch(struct bench_pages *pages, enum bench_half half, enum half_action action,
+			char *text)
+{
+	const struct bench_shape *shape = pages->shape;
+	struct bench_cuda *cuda = pages->config->cuda;
+	uint64_t half_pages = pages->blocks * shape->segment_bytes;
+	uint64_t bytes = pages->span * shape->segment_bytes;
+	int result = 0;
+
+	for (uint32_t l = 0; l < shape->layer_count && result == 0; l++) {
+		uint64_t at = l * tensor_bytes(pages) + half * half_pages;
+
+		for (uint32_t s = 0; s < shape->spec.segments && result == 0; s++) {
+			if (action == HALF_POISON)
+				result = cuda->cu.memory_set(pages->gpu + at, REPLAY_POISON, bytes);
+			else if (action == HALF_UPLOAD)
+				result = cuda->cu.to_device_async(
+					pages->gpu + at, pages->mirror + at, bytes, cuda->user);
+			else
+				result = cuda->cu.to_host_async(pages->mirror + at, pages->gpu + at,
+								bytes, cuda->user);
+			at += BENCH_HALVES * half_pages;
+		}
+	}
+	if (result == 0)
+		result = cuda->cu.context_synchronize();
+	return said(result, "a transfer of the benchmark's own", text);
+}
+
+static void poison_stretch(void *arg, uint64_t first, uint64_t last)
+{
+	memset((uint8_t *)arg + first, REPLAY_POISON, last - first);
+}
+
+int bench_pages_poison(struct bench_pages *pages, enum bench_half half, char *text)
+{
+	const struct bench_shape *shape = pages->shape;
+	uint64_t half_pages = pages->blocks * shape->segment_bytes;
+	uint64_t bytes = pages->span * shape->segment_bytes;
+
+	if (pages->gpu != 0)
+		return each_stretch(pages, half, HALF_POISON, text);
+	for (uint32_t l = 0; l < shape->layer_count; l++) {
+		for (uint32_t s = 0; s < shape->spec.segments; s++) {
+			uint64_t at =
+				l * tensor_bytes(pages) + (s * BENCH_HALVES + half) * half_pages;
+
+			bench_pool_run(poison_stretch, pages->tensors + at, bytes, GRAIN_BYTES);
+		}
+	}
+	return BENCH_OK;
+}
+
+static void poison_staging(void *arg, uint64_t first, uint64_t last)
+{
+	memset((uint8_t *)arg + first, STAGING_POISON, last - first);
+}
+
+void bench_staging_poison(struct bench_pages *pages, const struct bench_rows *rows)
+{
+	uint64_t bytes = pages->shape->block_bytes * rows->blocks;
+	uint64_t start = rows->half * pages->half_bytes;
+
+	/* Contiguous copies begin at the start of staging, and of both directions follow each
+	 * other. */
+	bench_pool_run(poison_staging, pages->staging, 2 * bytes, GRAIN_BYTES);
+	bench_pool_run(poison_staging, pages->staging + start, bytes, GRAIN_BYTES);
+}
+
+/* What one pass over rows needs. */
+struct pass {
+	const struct bench_rows *rows;
+	uint8_t *base;
+	uint64_t row_bytes;
+	uint32_t content;
+	bool staging; /* base is staging */
+	pthread_mutex_t lock;
+	uint64_t bad;
+	char *text;
+};
+
+static uint8_t *row_bytes(const struct pass *pass, const struct bench_row *row,
+			  struct replay_place *ret_place)
+{
+	*ret_place = (struct replay_place){(pass->content + row->block) & REPLAY_MAX_ID, row->layer,
+					   row->segment};
+	return pass->base + (pass->staging ? row->stage_at : row->page_at);
+}
+
+static void fill_rows(void *arg, uint64_t first, uint64_t last)
+{
+	struct pass *pass = arg;
+
+	for (uint64_t i = first; i < last; i++) {
+		struct replay_place place;
+		uint8_t *bytes = row_bytes(pass, &pass->rows->rows[i], &place);
+
+		replay_fill(&place, bytes, pass->row_bytes);
+	}
+}
+
+static void check_rows(void *arg, uint64_t first, uint64_t last)
+{
+	struct pass *pass = arg;
+	char why[REPLAY_TEXT_BYTES];
+
+	for (uint64_t i = first; i < last; i++) {
+		struct replay_place place;
+		uint8_t *bytes = row_bytes(pass, &pass->rows->rows[i], &place);
+		uint64_t bad = replay_check(&place, bytes, pass->row_bytes, why);
+
+		if (bad == 0)
+			continue;
+		pthread_mutex_lock(&pass->lock);
+		if (pass->bad == 0)
+			snprintf(pass->text, BENCH_TEXT, "wrong bytes: %.200s", why);
+		pass->bad += bad;
+		pthread_mutex_unlock(&pass->lock);
+	}
+}
+
+static uint64_t run_pass(bench_part_fn *fn, struct pass *pass, uint64_t count)
+{
+	uint64_t grain = GRAIN_BYTES / pass->row_bytes;
+
+	pthread_mutex_init(&pass->lock, NULL);
+	bench_pool_run(fn, pass, count, grain > 0 ? grain : 1);
+	pthread_mutex_destroy(&pass->lock);
+	return pass->bad;
+}
+
+int bench_pages_fill(struct bench_pages *pages, const struct bench_rows *rows, uint32_t content,
+		     char *text)
+{
+	struct pass pass = {rows, pages->mirror, pages->shape->segment_bytes, content,
+			    .text = text};
+
+	run_pass(fill_rows, &pass, rows->count);
+	return pages->gpu != 0 ? each_stretch(pages, rows->half, HALF_UPLOAD, text) : BENCH_OK;
+}
+
+void bench_staging_fill(struct bench_pages *pages, const struct bench_rows *rows, uint32_t content)
+{
+	struct pass pass = {rows, pages->staging, pages->shape->segment_bytes, content,
+			    .staging = true};
+
+	run_pass(fill_rows, &pass, rows->count);
+}
+
+int bench_pages_check(struct bench_pages *pages, const struct bench_rows *rows, uint64_t count,
+		      uint32_t content, char *text)
+{
+	struct pass pass = {rows, pages->mirror, pages->shape->segment_bytes, content,
+			    .text = text};
+
+	if (pages->gpu != 0 && each_stretch(pages, rows->half, HALF_DOWNLOAD, text) != BENCH_OK)
+		return BENCH_FAILED;
+	return run_pass(check_rows, &pass, count) == 0 ? BENCH_OK : BENCH_FAILED;
+}
+
+int bench_staging_check(struct bench_pages *pages, const struct bench_rows *rows, uint64_t count,
+			uint32_t content, char *text)
+{
+	struct pass pass = {rows,    pages->staging,  pages->shape->segment_bytes,
+			    content, .staging = true, .text = text};
+
+	return run_pass(check_rows, &pass, count) == 0 ? BENCH_OK : BENCH_FAILED;
+}
+
+int bench_pages_compare(struct bench_pages *pages, uint64_t tensor_at, uint64_t staging_at,
+			uint64_t bytes, char *text)
+{
+	struct bench_cuda *cuda = pages->config->cuda;
+
+	if (pages->gpu != 0 &&
+	    said(cuda->cu.to_host(pages->mirror + tensor_at, pages->gpu + tensor_at, bytes),
+		 "cuMemcpyDtoH", text) != BENCH_OK)
+		return BENCH_FAILED;
+	if (memcmp(pages->mirror + tensor_at, pages->staging + staging_at, bytes) == 0)
+		return BENCH_OK;
+	snprintf(text, BENCH_TEXT, "the contiguous copy left other bytes than its source has");
+	return BENCH_FAILED;
+}

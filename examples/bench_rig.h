@@ -1,0 +1,145 @@
+/* [E] One engine with pages of one geometry beside a Manager of its own, and what moves them. */
+#ifndef ORBITKV_EXAMPLES_BENCH_RIG_H
+#define ORBITKV_EXAMPLES_BENCH_RIG_H
+
+#include "bench.h"
+#include "bench_cuda.h"
+
+/* ---- bench_pages.c: the engine's tensors, and plain copies of the same bytes ---- */
+
+/* Pages come in two halves, so that a restore and a publish can run at once. */
+enum bench_half { BENCH_RESTORE_HALF, BENCH_PUBLISH_HALF, BENCH_HALVES };
+
+struct bench_pages {
+	const struct bench_config *config; /* borrowed */
+	const struct bench_shape *shape;   /* borrowed */
+	uint32_t blocks;		   /* pages of each half */
+	uint32_t span;			   /* pages of each half that operations use now */
+	uint64_t half_bytes;		   /* payload of each half */
+	uint64_t bytes;			   /* of all tensors */
+	uint8_t *tensors;		   /* device memory */
+	uint8_t *mirror;  /* the same for the CPU; on the host device the tensors themselves */
+	uint8_t *staging; /* blocks of both halves one after another, as the Manager keeps them */
+	struct okv_layer *layers;      /* owned */
+	uint32_t *order[BENCH_HALVES]; /* owned; page of each block */
+	bench_device_address gpu;      /* 0 on the host device */
+};
+
+/* One segment of one layer of one block. */
+struct bench_row {
+	uint64_t page_at;  /* offset in the tensors */
+	uint64_t stage_at; /* offset in staging */
+	uint32_t block;
+	uint16_t layer;
+	uint16_t segment;
+};
+
+/* The rows of one operation, layer after layer. */
+struct bench_rows {
+	struct bench_row *rows; /* owned */
+	uint64_t count;
+	uint64_t bytes;	       /* of all */
+	uint32_t blocks;       /* rows are of blocks below this */
+	uint64_t *layer_start; /* owned; layer_count + 1 */
+	enum bench_half half;
+};
+
+int bench_pages_create(const struct bench_config *config, const struct bench_shape *shape,
+		       uint32_t blocks, struct bench_pages *ret_pages, char *text);
+void bench_pages_destroy(struct bench_pages *pages);
+/*
+ * Choose pages for operations of up to count blocks: consecutive ones, or random ones of the
+ * first 4 * count, so that filling and checking a small operation is no work of gigabytes.
+ */
+void bench_pages_arrange(struct bench_pages *pages, bool tidy, uint32_t count);
+/* hits: the blocks of each group; NULL: [0, count) of every group. */
+int bench_rows_create(const struct bench_pages *pages, enum bench_half half, uint32_t count,
+		      const struct okv_hit *hits, struct bench_rows *ret_rows, char *text);
+void bench_rows_fini(struct bench_rows *rows);
+
+/* Overwrite a half's pages, or what copies of the rows touch in staging: nobody's content. */
+int bench_pages_poison(struct bench_pages *pages, enum bench_half half, char *text);
+void bench_staging_poison(struct bench_pages *pages, const struct bench_rows *rows);
+/* Blocks content, content + 1, … into the pages or into staging. */
+int bench_pages_fill(struct bench_pages *pages, const struct bench_rows *rows, uint32_t content,
+		     char *text);
+void bench_staging_fill(struct bench_pages *pages, const struct bench_rows *rows, uint32_t content);
+/* Every byte of the first count rows. BENCH_FAILED tells the first that is wrong. */
+int bench_pages_check(struct bench_pages *pages, const struct bench_rows *rows, uint64_t count,
+		      uint32_t content, char *text);
+int bench_staging_check(struct bench_pages *pages, const struct bench_rows *rows, uint64_t count,
+			uint32_t content, char *text);
+/* Do tensors and staging hold the same bytes in [0, bytes)? */
+int bench_pages_compare(struct bench_pages *pages, uint64_t tensor_at, uint64_t staging_at,
+			uint64_t bytes, char *text);
+
+/* ---- bench_baseline.c: the alternatives ---- */
+
+enum bench_direction { BENCH_RESTORE, BENCH_PUBLISH, BENCH_BOTH };
+
+enum bench_baseline_kind {
+	BENCH_CONTIGUOUS,  /* one copy of as many bytes */
+	BENCH_LOOP,	   /* one (asynchronous) copy per row */
+	BENCH_BATCH,	   /* all rows in one batched call; on the host memcpy by all threads */
+	BENCH_BATCH_LAYER, /* a batched call and an event per layer */
+	BENCH_BASELINES
+};
+
+const char *bench_baseline_name(const struct bench_config *config, enum bench_baseline_kind kind);
+/*
+ * Poison, run, check. BENCH_SKIPPED where the device has no such call. For BENCH_BOTH only
+ * BENCH_CONTIGUOUS exists. content must not have been used before.
+ */
+int bench_baseline_run(struct bench_pages *pages, const struct bench_rows *rows,
+		       enum bench_direction direction, enum bench_baseline_kind kind,
+		       uint32_t content, struct bench_set *ret_set, char *text);
+
+/* ---- bench_rig.c: the cache ---- */
+
+struct bench_rig {
+	const struct bench_config *config; /* borrowed */
+	const struct bench_shape *shape;   /* borrowed */
+	struct bench_manager manager;
+	struct okv_engine *engine;
+	struct okv_namespace *ns;
+	struct okv_binding *binding;
+	uint64_t register_ns; /* what okv_binding_register() took: arenas imported and pinned */
+	struct bench_pages pages;
+	uint8_t *keys; /* owned; of the operation at hand */
+	uint32_t next_id;
+};
+
+struct bench_hold {
+	struct okv_lease *lease;
+	struct okv_lookup_result found;
+};
+
+/* blocks pages of each half; the Manager gets memory_bytes. */
+int bench_rig_open(const struct bench_config *config, const struct bench_shape *shape,
+		   uint32_t blocks, uint64_t memory_bytes, struct bench_rig **ret_rig, char *text);
+int bench_rig_close(struct bench_rig *rig, char *text);
+/* count ids that no content and no key used before. */
+uint32_t bench_rig_ids(struct bench_rig *rig, uint32_t count);
+
+int bench_rig_publish_start(struct bench_rig *rig, enum bench_half half, uint32_t count,
+			    struct okv_op **ret_op, char *text);
+/* Computes the keys that the next publish stores. */
+void bench_rig_keys(struct bench_rig *rig, uint32_t first_key, uint32_t count);
+int bench_rig_restore_start(struct bench_rig *rig, enum bench_half half,
+			    const struct bench_hold *hold, const struct okv_layer_event *events,
+			    uint32_t event_count, struct okv_op **ret_op, char *text);
+/* Wait, release, and demand that so many bytes were copied. start_ns was before the start call. */
+int bench_rig_finish(struct okv_op *op, uint64_t bytes, uint64_t start_ns,
+		     struct bench_sample *ret_sample, char *text);
+/* Pages of the half, already filled, under keys first_key, …. */
+int bench_rig_store(struct bench_rig *rig, enum bench_half half, uint32_t first_key, uint32_t count,
+		    char *text);
+/* BENCH_FAILED unless all count blocks are there. */
+int bench_rig_hold(struct bench_rig *rig, uint32_t first_key, uint32_t count,
+		   struct bench_hold *ret_hold, char *text);
+/* Fill the restore half, store it under fresh keys, which are also the contents' ids, hold it. */
+int bench_rig_seed(struct bench_rig *rig, uint32_t count, uint32_t *ret_first_key,
+		   struct bench_hold *ret_hold, char *text);
+void bench_rig_drop(struct bench_hold *hold);
+
+#endif
