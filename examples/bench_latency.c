@@ -33,7 +33,7 @@ static int run_small(void *arg, struct bench_sample *ret_sample, char *text)
 	if (rc != BENCH_OK)
 		return rc;
 	if (s->poll) {
-		while (okv_op_poll(op, NULL) == OKV_E_AGAIN)
+		while (okv_op_poll(op, NULL) == OKV_E_RUNNING)
 			;
 		drained = bench_now_ns() - start;
 	}

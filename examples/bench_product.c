@@ -14,9 +14,9 @@
 #define STREAM_NON_BLOCKING 0x1u
 #define EVENT_BLOCKING_SYNC 0x1u
 #define EVENT_DISABLE_TIMING 0x2u
-#define TYPE_BF16 14	/* CUDA_R_16BF */
-#define COMPUTE_F32 68	/* CUBLAS_COMPUTE_32F */
-#define ALGO_DEFAULT -1 /* CUBLAS_GEMM_DEFAULT */
+#define TYPE_BF16 14	  /* CUDA_R_16BF */
+#define COMPUTE_F32 68	  /* CUBLAS_COMPUTE_32F */
+#define ALGO_DEFAULT (-1) /* CUBLAS_GEMM_DEFAULT */
 
 struct cublas_calls {
 	int (*create)(void **ret_handle);

@@ -133,10 +133,13 @@ static int compare(const void *a, const void *b)
 
 double bench_percentile_us(uint64_t *ns, uint32_t count, unsigned permille)
 {
+	uint64_t rank;
+
 	if (count == 0)
 		return 0;
 	qsort(ns, count, sizeof(*ns), compare);
-	return (double)ns[(uint64_t)(count - 1) * permille / 1000] / 1e3;
+	rank = (uint64_t)(count - 1) * permille / 1000;
+	return (double)ns[rank] / 1e3;
 }
 
 double bench_set_us(const struct bench_set *set, enum bench_stage stage, unsigned permille)

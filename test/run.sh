@@ -19,6 +19,8 @@ esac
 test/tools/install-needed.sh test
 
 passed=0 failed=0 skipped=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 
 # Run one build's tests and add its counts up. Usage: run_build DIR NAME SETUP_ARGS... -- TEST_ARGS...
 run_build() {
@@ -30,23 +32,26 @@ run_build() {
 		shift
 	done
 	shift
+	# A folder that was set up before the tests' packages were there has no tests: set up again.
+	again=
+	[ ! -f "$dir/build.ninja" ] || again=--reconfigure
 	# shellcheck disable=SC2086 # words
-	[ -f "$dir/build.ninja" ] || meson setup "$dir" $setup >"$dir.log" 2>&1 || {
-		cat "$dir.log"
+	meson setup $again "$dir" -Dtests=enabled $setup >"$log" 2>&1 || {
+		cat "$log"
 		exit 1
 	}
 	echo "== $name: building in $dir"
-	ninja -C "$dir" >"$dir.log" 2>&1 || {
-		tail -40 "$dir.log"
+	ninja -C "$dir" >"$log" 2>&1 || {
+		tail -40 "$log"
 		exit 1
 	}
 	echo "== $name: testing"
 	rm -f "$dir/meson-logs/testlog.json"
 	meson test -C "$dir" --no-rebuild --print-errorlogs --no-suite gpu "$@" || true
-	log=$(ls "$dir"/meson-logs/testlog*.json)
-	p=$(grep -c '"result": "OK"' "$log" || true)
-	s=$(grep -c '"result": "SKIP"' "$log" || true)
-	all=$(wc -l <"$log")
+	results=$(ls "$dir"/meson-logs/testlog*.json)
+	p=$(grep -c '"result": "OK"' "$results" || true)
+	s=$(grep -c '"result": "SKIP"' "$results" || true)
+	all=$(wc -l <"$results")
 	passed=$((passed + p))
 	skipped=$((skipped + s))
 	failed=$((failed + all - p - s))

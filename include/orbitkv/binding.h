@@ -164,6 +164,7 @@ OKV_EXPORT int okv_binding_register(struct okv_namespace *ns,
 
 /**
  * Refuse new operations, wait until all of this binding drained, release the owners, free.
+ * Operations not granted within the engine's connect_timeout_ms end as OKV_E_CANCELLED.
  * NULL is allowed. Operation handles stay valid to query and release. Any number of threads may
  * call okv_binding_quiesce() beside it, but only one may unregister.
  */

@@ -16,6 +16,7 @@ struct okv_op;
 #define OKV_ENGINE_RESTORE_ONLY 0x2u /* map arenas read-only; publish is OKV_E_PERM */
 #define OKV_ENGINE_POISON 0x4u	     /* unknown completion poisons the engine instead of aborting */
 #define OKV_ENGINE_STAGE_TIMES 0x8u  /* take stage clocks; off: no clock is read */
+#define OKV_ENGINE_TRUST_UID 0x10u   /* the Manager may also run as trust_uid */
 
 struct okv_engine_options {
 	uint32_t size;
@@ -26,6 +27,8 @@ struct okv_engine_options {
 	uint32_t spin_us;	    /* how long a call spins for its answer; default 50 */
 	okv_log_fn *log;
 	void *log_arg;
+	uint32_t trust_uid; /* OKV_ENGINE_TRUST_UID only */
+	uint32_t reserved;  /* 0 */
 };
 
 OKV_EXPORT void okv_engine_options_init(struct okv_engine_options *opts);
@@ -34,6 +37,11 @@ OKV_EXPORT void okv_engine_options_init(struct okv_engine_options *opts);
  * Connect to a Manager, or start one inside. Leaves no signal handler. Starts one thread (with an
  * embedded Manager, its threads too); all sleep while nothing is going on. opts may be NULL for
  * the defaults.
+ *
+ * A Manager is believed when it runs as this process's effective user or as root, and no other:
+ * whoever answers on the socket decides what a restore writes into the tensors. With
+ * OKV_ENGINE_TRUST_UID, trust_uid is a third user to believe; all its processes are then trusted
+ * with that. The Manager decides by itself whom it serves (allow_uids).
  *
  * Owns     returns owned; okv_engine_close().
  * Errors   OKV_E_CONNECT, OKV_E_VERSION, OKV_E_PERM, OKV_E_AGAIN (too many sessions).
@@ -47,7 +55,8 @@ OKV_EXPORT int okv_engine_open(const struct okv_engine_options *opts,
  * Handles that outlive it stay valid to release (operations also to query), and must all be
  * released for the memory to go. NULL is allowed.
  *
- * Blocks   until every started operation drained.   Threads any.
+ * Blocks   until every started operation drained. Operations that the Manager has not granted
+ * within connect_timeout_ms end as OKV_E_CANCELLED: nothing of theirs was copied.   Threads any.
  */
 OKV_EXPORT void okv_engine_close(struct okv_engine *engine);
 
@@ -66,8 +75,8 @@ struct okv_completion {
 
 /**
  * Take up to max completions of operations started with OKV_OP_NOTIFY, without blocking.
- * Each such operation appears exactly once. Returns OKV_E_SESSION, once all completions
- * are taken, when the session is lost.
+ * Each such operation appears exactly once. Once all completions are taken it returns OKV_E_SESSION
+ * when the session is lost, OKV_E_POISONED when the engine is poisoned.
  */
 OKV_EXPORT int okv_engine_poll(struct okv_engine *engine, struct okv_completion *completions,
 			       uint32_t max, uint32_t *ret_count);

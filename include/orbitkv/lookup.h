@@ -75,6 +75,7 @@ OKV_EXPORT int okv_lease_result(const struct okv_lease *lease,
 /**
  * Open a lease that another session, or this one, looked up. Renews its TTL.
  * Errors   OKV_E_NOENT: ended, expired, or of another namespace.
+ * Blocks   for one answer, up to 5 s.
  */
 OKV_EXPORT int okv_lease_open(struct okv_namespace *ns, const struct okv_lease_id *id,
 			      struct okv_lease **ret_lease, struct okv_error *err);

@@ -13,7 +13,7 @@ extern "C" {
 
 struct okv_manager;
 
-#define OKV_NUMA_AUTO (-1) /* spread shards over the nodes that have memory */
+#define OKV_NUMA_AUTO (-1) /* spread shards over the nodes with memory and CPUs */
 #define OKV_NUMA_OFF (-2)  /* no binding at all */
 
 #define OKV_MANAGER_HUGE_PAGES 0x1u /* arenas from reserved huge pages, or fail */
@@ -130,7 +130,11 @@ struct okv_manager_status {
 
 OKV_EXPORT int okv_manager_status_get(struct okv_manager *m, struct okv_manager_status *ret_status);
 
-/** Ask the Manager at socket_path (NULL: default). Opens no session. Blocks up to timeout_ms. */
+/**
+ * Ask the Manager at socket_path (NULL: default). Opens no session. Blocks up to timeout_ms.
+ * OKV_E_PERM when it runs neither as this process's effective user nor as root, or does not serve
+ * this user.
+ */
 OKV_EXPORT int okv_manager_status_query(const char *socket_path, int timeout_ms,
 					struct okv_manager_status *ret_status,
 					struct okv_error *err);

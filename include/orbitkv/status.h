@@ -20,6 +20,7 @@ enum okv_status {
 	OKV_E_AGAIN = -1,   /* a table, area or permit is used up for the moment */
 	OKV_E_TIMEOUT = -2, /* the time given ran out; whatever was waited for goes on */
 	OKV_E_BUSY = -3,    /* a page, event or object is in use by another operation */
+	OKV_E_RUNNING = -4, /* okv_op_poll(): the operation has not ended */
 
 	/* call: the arguments or the object's state; nothing changed */
 	OKV_E_INVAL = -20,	 /* an argument is wrong */

@@ -135,7 +135,7 @@ OKV_EXPORT int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeo
  * the end of the whole operation: there, consumers wait on layer events on the GPU.
  */
 OKV_EXPORT int okv_op_wait_layer(struct okv_op *op, uint32_t layer, int timeout_ms);
-/** OKV_E_AGAIN while running; else the final status. ret_result may be NULL. */
+/** OKV_E_RUNNING until it ended; then the final status. ret_result may be NULL. */
 OKV_EXPORT int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result);
 /**
  * Wait for the end. Restore: drained. Publish: visible to every lookup. Returns the final status,

@@ -6,7 +6,7 @@
 #define OKV_VERSION_MINOR 1
 #define OKV_VERSION_PATCH 0
 
-/* Marks what libkv.so exports. test/abi compares the marks with the symbol map. */
+/* Marks what libkv.so exports. test/lint/exports.sh compares the marks with the symbol map. */
 #if defined(__GNUC__)
 #define OKV_EXPORT __attribute__((visibility("default")))
 #else

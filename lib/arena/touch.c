@@ -6,13 +6,13 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include "arena/place.h"
 #include "base/cond.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "base/fd.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -168,20 +168,15 @@ static uint32_t thread_count(uint32_t wanted, uint64_t chunks)
 	return threads > chunks ? (uint32_t)chunks : threads;
 }
 
-/* Start the threads with every signal blocked: the host program's handlers are not for them. */
 static uint32_t start(struct crew *crew, pthread_t *threads, uint32_t wanted, int *ret_error)
 {
-	sigset_t all, saved;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &saved);
 	uint32_t started = 0;
 	int error = 0;
 	crew->running = wanted;
 	while (started < wanted && !error) {
-		error = pthread_create(&threads[started], NULL, work, crew);
+		error = oki_thread_start(&threads[started], work, crew);
 		started += !error;
 	}
-	pthread_sigmask(SIG_SETMASK, &saved, NULL);
 	pthread_mutex_lock(&crew->lock);
 	crew->running -= wanted - started;
 	pthread_mutex_unlock(&crew->lock);

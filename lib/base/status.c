@@ -22,6 +22,7 @@ static const struct entry entries[] = {
 	ENTRY(OKV_E_AGAIN, "not possible at the moment; nothing happened"),
 	ENTRY(OKV_E_TIMEOUT, "the time given ran out"),
 	ENTRY(OKV_E_BUSY, "in use by another operation"),
+	ENTRY(OKV_E_RUNNING, "the operation has not ended"),
 	ENTRY(OKV_E_INVAL, "an argument is wrong"),
 	ENTRY(OKV_E_LIMIT, "above a fixed limit"),
 	ENTRY(OKV_E_UNSUPPORTED, "this build or device cannot do that"),

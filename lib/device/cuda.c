@@ -194,11 +194,17 @@ static void cuda_attach(struct oki_device *device)
 	oki_cuda_attach(device->api, device->context);
 }
 
-static void cuda_identify(struct oki_device *device, uint8_t ret_id[16])
+static void cuda_identify(struct oki_device *device, uint8_t ret_id[16], int32_t *ret_node)
 {
 	CUuuid uuid = {{0}};
+	int node = -1;
 	device->api->device_uuid(&uuid, device->device);
 	memcpy(ret_id, uuid.bytes, 16);
+	/* Drivers before 12.2 do not know the question. */
+	if (device->api->device_attribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID,
+					  device->device) != CUDA_SUCCESS)
+		node = -1;
+	*ret_node = node;
 }
 
 /* Where the GPU sees what the CPU sees at base; the same place on most systems. */

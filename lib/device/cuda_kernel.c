@@ -143,6 +143,9 @@ static void set_early(struct oki_cuda_launch *launch, uint64_t bytes)
 {
 	struct oki_gather *g = &launch->gather;
 	uint64_t groups = launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
+	g->early = 0;
+	if (launch->units <= groups)
+		return;
 	uint64_t last = (bytes + groups * g->piece - 1) / (groups * g->piece) * groups;
 	g->early = (uint32_t)(launch->units > last ? launch->units - last : 0);
 }

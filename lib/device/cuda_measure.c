@@ -147,11 +147,12 @@ static void settle(double *figure, double measured, double least, double most)
 
 static void measure_kernel(struct bench *b, struct oki_cuda_rates *rates)
 {
+	const uint64_t part = SERIES_BYTES / 2;
 	for (uint32_t i = 0; i < OKI_CUDA_SIZES; i++) {
 		write_table(b, oki_cuda_sizes[i]);
 		double whole = each(b, KERNEL, 1, 4, SERIES_BYTES, oki_cuda_sizes[i]);
-		double half = each(b, KERNEL, 1, 4, SERIES_BYTES / 2, oki_cuda_sizes[i]);
-		settle(&rates->kernel[i], SERIES_BYTES / 2 / (whole - half), 0.5, rates->link);
+		double half = each(b, KERNEL, 1, 4, part, oki_cuda_sizes[i]);
+		settle(&rates->kernel[i], (double)part / (whole - half), 0.5, rates->link);
 		if (i == OKI_CUDA_SIZES - 1)
 			settle(&rates->launch_ns, whole - SERIES_BYTES / rates->kernel[i], 1000,
 			       8000);

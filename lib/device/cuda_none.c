@@ -28,10 +28,11 @@ static void none_attach(struct oki_device *device)
 	(void)device;
 }
 
-static void none_identify(struct oki_device *device, uint8_t ret_id[16])
+static void none_identify(struct oki_device *device, uint8_t ret_id[16], int32_t *ret_node)
 {
 	(void)device;
 	memset(ret_id, 0, 16);
+	*ret_node = -1;
 }
 
 static int none_pin(struct oki_device *device, void *base, uint64_t bytes, bool read_only,

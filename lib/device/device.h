@@ -85,7 +85,8 @@ struct oki_device_ops {
 	 * in it need not leave it as they found it. */
 	void (*attach)(struct oki_device *device);
 
-	void (*identify)(struct oki_device *device, uint8_t ret_id[16]);
+	/* Which device it is, and the NUMA node nearest to it, -1: any. */
+	void (*identify)(struct oki_device *device, uint8_t ret_id[16], int32_t *ret_node);
 
 	/* Make host memory usable for copies. Counted per base: the same arena may come again. */
 	int (*pin)(struct oki_device *device, void *base, uint64_t bytes, bool read_only,

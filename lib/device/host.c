@@ -90,11 +90,12 @@ static void host_attach(struct oki_device *device)
 	(void)device;
 }
 
-static void host_identify(struct oki_device *device, uint8_t ret_id[16])
+static void host_identify(struct oki_device *device, uint8_t ret_id[16], int32_t *ret_node)
 {
 	static const uint8_t id[16] = "host";
 	(void)device;
 	memcpy(ret_id, id, sizeof(id));
+	*ret_node = -1;
 }
 
 /* A CPU copies from any mapping: there is nothing to prepare and nothing to undo. */

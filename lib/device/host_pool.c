@@ -1,10 +1,10 @@
 /* [B] The host device's threads: take a chunk, copy it, retire what became complete. */
 #include "device/host_pool.h"
 
-#include <signal.h>
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/thread.h"
 
 /* Long enough to hide the lock, short enough that all threads finish a layer together. */
 #define CHUNK_BYTES (256u << 10)
@@ -123,20 +123,15 @@ void oki_host_push_mark(struct oki_stream *stream, struct oki_mark *mark)
 
 int oki_host_pool_start(struct oki_device *device, uint32_t threads, struct okv_error *err)
 {
-	/* The engine's signal handlers are for its own threads. */
-	sigset_t all, before;
-	sigfillset(&all);
-	pthread_sigmask(SIG_BLOCK, &all, &before);
 	int rc = 0;
 	while (device->thread_count < threads && rc == 0) {
 		pthread_t *thread = &device->threads[device->thread_count];
-		rc = pthread_create(thread, NULL, copier, device);
+		rc = oki_thread_start(thread, copier, device);
 		if (rc == 0) {
 			pthread_setname_np(*thread, "okv-copy");
 			device->thread_count++;
 		}
 	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc == 0)
 		return 0;
 	oki_host_pool_stop(device);

@@ -140,12 +140,12 @@ static int bind_remote(struct okv_binding *b, const struct okv_binding_options *
 		.rank_slot = o->rank_slot,
 		.device_kind = o->device,
 	};
+	oki_worker_ops(b->worker)->identify(oki_worker_device(b->worker), bind.device_id,
+					    &bind.node);
 	if (o->device == OKV_DEVICE_HOST) {
 		/* Every process has its own permits: one that holds all stops nobody else. */
 		uint32_t id[2] = {(uint32_t)getpid(), o->rank_slot};
 		memcpy(bind.device_id, id, sizeof(id));
-	} else {
-		oki_worker_ops(b->worker)->identify(oki_worker_device(b->worker), bind.device_id);
 	}
 	struct okw_bind_reply reply;
 	int rc = oki_rpc(b->ns->engine, OKW_MSG_BIND, &bind, sizeof(bind), &reply, sizeof(reply),

@@ -144,6 +144,7 @@ static void grant_layer_enqueued(void *arg, uint32_t layer)
 	struct okv_op *op = arg;
 	if (op->kind != OKW_OP_RESTORE)
 		return;
+	/* G8: the layer's copies and its event were recorded before this says so. */
 	pthread_mutex_lock(&op->lock);
 	op->enqueued[layer] = true;
 	pthread_cond_broadcast(&op->cond);
@@ -155,6 +156,7 @@ static void grant_layer_done(void *arg, uint32_t layer)
 	struct okv_op *op = arg;
 	if (op->kind != OKW_OP_RESTORE)
 		return;
+	/* G8: the device said that the layer's last byte is there. */
 	pthread_mutex_lock(&op->lock);
 	op->done[layer] = true;
 	pthread_cond_broadcast(&op->cond);

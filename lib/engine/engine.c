@@ -55,7 +55,7 @@ static int take_options(struct okv_engine_options *ret_opts, const struct okv_en
 			struct okv_error *err)
 {
 	const uint32_t known = OKV_ENGINE_EMBEDDED | OKV_ENGINE_RESTORE_ONLY | OKV_ENGINE_POISON |
-			       OKV_ENGINE_STAGE_TIMES;
+			       OKV_ENGINE_STAGE_TIMES | OKV_ENGINE_TRUST_UID;
 	okv_engine_options_init(ret_opts);
 	if (!opts)
 		return 0;
@@ -68,6 +68,12 @@ static int take_options(struct okv_engine_options *ret_opts, const struct okv_en
 	if (ret_opts->embedded && !(ret_opts->flags & OKV_ENGINE_EMBEDDED))
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"embedded Manager options without OKV_ENGINE_EMBEDDED");
+	if (ret_opts->trust_uid && !(ret_opts->flags & OKV_ENGINE_TRUST_UID))
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"trust_uid without OKV_ENGINE_TRUST_UID");
+	if (ret_opts->reserved)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"engine options: reserved is not 0");
 	if (ret_opts->spin_us > 1000000)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"spin_us %u is above one second", ret_opts->spin_us);
@@ -206,6 +212,8 @@ int okv_stats_get(struct okv_engine *engine, struct okv_engine_stats *ret_stats)
 {
 	if (!engine || !ret_stats)
 		return OKV_E_INVAL;
+	if (oki_forked(engine))
+		return OKV_E_FORKED;
 	struct oki_counters *c = &engine->counters;
 	struct okv_engine_stats s = {
 		.restores_started = atomic_load(&c->restores_started),

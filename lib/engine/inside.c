@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/thread.h"
 
 static void *embedded_main(void *arg)
 {
@@ -35,7 +36,7 @@ int oki_embedded_start(struct okv_engine *engine, const struct okv_manager_optio
 		oki_fd_close(&pair[1]);
 		goto close_pair;
 	}
-	int os = pthread_create(&engine->embedded_thread, NULL, embedded_main, m);
+	int os = oki_thread_start(&engine->embedded_thread, embedded_main, m);
 	if (os) {
 		rc = oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, os, "cannot start a thread");
 		goto close_pair;

@@ -135,6 +135,7 @@ static void release_slot(struct okv_engine *e, uint32_t slot)
 	struct okw_control *c = e->channel.control;
 	if (slot >= OKW_LEASES || atomic_load(&e->closing))
 		return;
+	/* G6 */
 	atomic_fetch_or(&c->lease_release[slot / 64], 1ull << (slot % 64));
 	/* Any dirty bit will do: the listener looks at the whole bitmap. */
 	oki_bell_ring(&c->retire, e->channel.manager_bell, slot % OKW_RECORDS);

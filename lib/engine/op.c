@@ -178,6 +178,7 @@ static int wait_layer_flag(struct okv_op *op, uint32_t layer, int timeout_ms, bo
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
 	pthread_mutex_lock(&op->lock);
 	for (bool in_time = true;;) {
+		/* G8: failing is set first and read first. */
 		rc = op->failing;
 		if (rc || (in_place ? op->done : op->enqueued)[layer])
 			break;
@@ -207,7 +208,7 @@ int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&op->lock);
-	rc = op->final ? op->result.status : OKV_E_AGAIN;
+	rc = op->final ? op->result.status : OKV_E_RUNNING;
 	if (op->final && ret_result)
 		*ret_result = op->result;
 	pthread_mutex_unlock(&op->lock);

@@ -80,8 +80,7 @@ struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head
 	memcpy(op->engine->channel.requests + op->extent, head, sizeof(*head));
 	pthread_mutex_lock(&op->lock);
 	oki_parts_reset(r);
-	atomic_store_explicit(&r->drained, 0, memory_order_relaxed);
-	atomic_store_explicit(&r->consumed, 0, memory_order_relaxed);
+	/* Relaxed as there: the record is ours until the move below publishes all of it (G2). */
 	atomic_store_explicit(&r->engine_flags, spinning ? OKW_ENGINE_SPINNING : 0,
 			      memory_order_relaxed);
 	r->kind = op->kind;
@@ -146,6 +145,7 @@ static void drop_unwanted_lease(struct okv_op *op)
 	struct okw_control *c = op->engine->channel.control;
 	if (slot >= OKW_LEASES)
 		return;
+	/* G6 */
 	atomic_fetch_or(&c->lease_release[slot / 64], 1ull << (slot % 64));
 	oki_bell_ring(&c->retire, op->engine->channel.manager_bell, slot % OKW_RECORDS);
 }

@@ -34,14 +34,10 @@ int oki_rpc_connect(struct okv_engine *engine, const char *socket_path, struct o
 	if (rc)
 		return oki_fail_os(err, OKV_E_CONNECT, OKV_STAGE_CONNECT, errno,
 				   "no Manager answers at %s", addr.sun_path);
-	struct oki_peer peer;
-	rc = oki_peer_get(fd, &peer, err);
+	bool named = engine->options.flags & OKV_ENGINE_TRUST_UID;
+	rc = oki_peer_trust(fd, addr.sun_path, named ? &engine->options.trust_uid : NULL, err);
 	if (rc)
 		return rc;
-	/* A stranger's socket in a shared directory must not feed us memory; root may serve all. */
-	if (peer.uid != geteuid() && peer.uid != 0)
-		return oki_fail(err, OKV_E_PERM, OKV_STAGE_CONNECT,
-				"the Manager at %s runs as uid %u", addr.sun_path, peer.uid);
 	engine->sock = oki_fd_take(&fd);
 	return 0;
 }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/thread.h"
 
 static struct okv_op *op_at(struct okv_engine *e, uint32_t index)
 {
@@ -105,7 +106,7 @@ int oki_session_start(struct okv_engine *engine, struct okv_error *err)
 	engine->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (engine->kick_fd < 0)
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "eventfd");
-	int os = pthread_create(&engine->session_thread, NULL, session_main, engine);
+	int os = oki_thread_start(&engine->session_thread, session_main, engine);
 	if (os)
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, os,
 				   "cannot start a thread");

@@ -21,6 +21,7 @@ static int record_layer(struct oki_worker *w, struct oki_transfer *t, uint32_t l
 		if (rc)
 			return rc;
 	}
+	/* G8: told last. An event that was never recorded reads as complete. */
 	t->recorded[layer] = true;
 	t->source->layer_enqueued(t->arg, layer);
 	return 0;

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/cond.h"
 #include "base/error.h"
+#include "base/thread.h"
 
 /* How often marks are looked at on a device without callbacks, once spinning gave nothing. */
 #define POLL_NS 50000u
@@ -236,7 +237,7 @@ int oki_worker_create(const struct oki_worker_config *config, struct oki_worker 
 	int rc = w->ops->open(&dc, &w->device, err);
 	if (rc)
 		goto free_worker;
-	int os = pthread_create(&w->thread, NULL, worker_main, w);
+	int os = oki_thread_start(&w->thread, worker_main, w);
 	if (os) {
 		rc = oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_REGISTER, os, "cannot start a thread");
 		goto close_device;

@@ -23,7 +23,8 @@ struct oki_parts oki_parts_load(const struct okw_record *record)
 
 void oki_parts_reset(struct okw_record *record)
 {
-	/* Reserved is the engine's alone; the edge to Submitted publishes these (G2). */
+	/* Relaxed is enough (G3): Reserved is the engine's alone, and the edge to Submitted
+	 * publishes the stores (G2). */
 	atomic_store_explicit(&record->parts, 0, memory_order_relaxed);
 	atomic_store_explicit(&record->drained, 0, memory_order_relaxed);
 	atomic_store_explicit(&record->consumed, 0, memory_order_relaxed);

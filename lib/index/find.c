@@ -37,6 +37,7 @@ static void peek(struct oki_index *index, const struct oki_namespace *ns,
 		 const struct oki_index_lookup *ask, struct oki_usable *usable,
 		 struct okw_lookup_reply *ret_reply)
 {
+	/* G7: without the mutex, so the answer promises nothing; whoever pins looks again. */
 	rcu_read_lock();
 	oki_usable_probe(index, ns, ask, NULL, usable);
 	oki_read_unlock();

@@ -153,7 +153,7 @@ static void seal(struct oki_index *index, struct oki_block *block, uint32_t rank
 	if (__builtin_popcountll(block->sealed) != block->slot_count)
 		return;
 	index->blocks_partial--;
-	/* Whoever sees the block as usable sees all of it. */
+	/* G7: whoever sees the block as usable sees all of it. */
 	atomic_store_explicit(&block->usable, 1, memory_order_release);
 }
 

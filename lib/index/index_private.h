@@ -2,7 +2,7 @@
  * [M] What the files of this folder share.
  *
  * Everything here is written under oki_index.mutex. Without it, under rcu_read_lock() alone, a
- * thread may find a block in the table, compare its key and load `usable`: nothing else.
+ * thread may find a block in the table, compare its key and load `usable` (G7): nothing else.
  */
 #ifndef OKI_INDEX_INDEX_PRIVATE_H
 #define OKI_INDEX_INDEX_PRIVATE_H

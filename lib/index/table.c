@@ -75,6 +75,7 @@ struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const st
 	block->key_bytes = (uint8_t)key->bytes;
 	block->slot_count = (uint8_t)slot_count;
 	memcpy(block->key, key->data, key->bytes);
+	/* G7: the key is complete before the block can be found. */
 	OKI_ORDER_RELEASE(&block->node);
 	cds_lfht_add(index->table, hash, &block->node);
 	index->blocks++;
@@ -94,6 +95,7 @@ void oki_table_remove(struct oki_index *index, struct oki_block *block)
 	index->blocks--;
 	if (!oki_block_usable(block))
 		index->blocks_partial--;
+	/* G7: freed only after every reader that could hold it has left. */
 	OKI_ORDER_RELEASE(&grace);
 	call_rcu(&block->rcu, free_block);
 }

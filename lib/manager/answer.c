@@ -246,11 +246,12 @@ static void publish(const struct answering *a)
 			.first_position = r->groups[g].first,
 			.parent = r->parents[g],
 		};
+	const struct oki_mgr_binding *binding = oki_mgr_session_binding(a->s, r->head.binding_id);
 	const struct oki_index_publish ask = {
 		.namespace_id = r->head.namespace_id,
 		.session = a->s->slot,
-		.rank_slot = oki_mgr_session_binding(a->s, r->head.binding_id)->rank_slot,
-		.node = -1,
+		.rank_slot = binding->rank_slot,
+		.node = binding->node,
 		.group_count = r->head.group_count,
 		.groups = keys,
 		.now_ns = oki_now_ns(),

@@ -117,6 +117,7 @@ static bool next_record(struct oki_mgr_session *s, uint32_t *ret_index)
 
 	for (uint32_t k = 0; k <= OKW_DIRTY_WORDS; k++) {
 		uint32_t w = (first + k) % OKW_DIRTY_WORDS;
+		/* G1: relaxed, a first look; what an old zero skips is found before sleeping. */
 		uint64_t bits = atomic_load_explicit(&bell->dirty[w], memory_order_relaxed);
 		if (k == 0)
 			bits &= bit == 63 ? 0 : ~0ull << (bit + 1);
@@ -147,7 +148,7 @@ uint32_t oki_mgr_serve(struct oki_mgr_session *s, uint8_t *scratch, uint32_t max
 	return n;
 }
 
-/* A cheap look without the lock. */
+/* A cheap look without the lock, and relaxed: oki_mgr_loop_sleep() looks again (G1). */
 static bool announced(struct oki_mgr_session *s)
 {
 	struct okw_bell *bell = &s->channel.control->submit;

@@ -2,7 +2,6 @@
 #include "manager/manager_private.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -11,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "base/fd.h"
 
 /*
@@ -56,13 +56,7 @@ void oki_mgr_loop_fini(struct oki_mgr_loop *loop)
 
 int oki_mgr_loop_start(struct oki_mgr_loop *loop, void *(*body)(void *), struct okv_error *err)
 {
-	sigset_t all, before;
-
-	/* The process's signals go to the threads its author knows of. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int os = pthread_create(&loop->thread, NULL, body, loop);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	int os = oki_thread_start(&loop->thread, body, loop);
 	if (os)
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, os, "cannot start a thread");
 	loop->started = true;
@@ -149,7 +143,7 @@ static bool declare(struct oki_mgr_loop *loop)
 			continue;
 		if (!oki_bell_sleep(bell_of(loop, s)))
 			return false;
-		/* G1: releases ride beside the bell's own bits and get the same second look. */
+		/* G1, G6: releases ride beside the bell's own bits and get the same second look. */
 		if (loop->retires && oki_mgr_released(s))
 			return false;
 	}

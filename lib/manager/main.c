@@ -26,15 +26,17 @@ static const char usage_text[] =
 	"  --socket PATH     Unix socket; default $ORBITKV_SOCKET, else\n"
 	"                    $XDG_RUNTIME_DIR/orbitkv/manager.sock, /run/orbitkv/manager.sock for\n"
 	"                    root, else /tmp/orbitkv-UID/manager.sock\n"
-	"  --help, --version\n"
+	"  -h, --help, --version\n"
 	"\n"
 	"serve:\n"
 	"  --memory SIZE     host memory for blocks, K M G T for powers of 1024; default 1G\n"
 	"  --shard SIZE      bytes per arena; default memory / 48, at least 64M\n"
 	"  --huge-pages      from reserved huge pages, or not at all\n"
-	"  --numa WHICH      auto (all nodes with memory), off, or a node number; default auto\n"
+	"  --numa WHICH      auto (nodes with memory and CPUs), off, or a node number; default "
+	"auto\n"
 	"  --allow-uid UID   serve this user's processes too, who is then trusted with every byte\n"
-	"                    of the cache; may be given again\n"
+	"                    of the cache; may be given again. Its engines must trust this user\n"
+	"                    in turn (OKV_ENGINE_TRUST_UID), unless that is root\n"
 	"The first SIGTERM or SIGINT drains running copies and ends with 0; a second one ends at "
 	"once\n"
 	"with 128 + its number.\n"
@@ -50,11 +52,6 @@ struct arguments {
 	uid_t uids[MAX_UIDS];
 	struct okv_manager_options options;
 };
-
-static void complain(const char *what, const char *value)
-{
-	fprintf(stderr, "orbitkv-manager: %s: %s; see --help\n", what, value);
-}
 
 static bool parse_size(const char *text, uint64_t *ret_bytes)
 {
@@ -153,13 +150,23 @@ static bool take_option(struct arguments *args, int id, const char *value)
 	}
 }
 
+static const char *expected(int id)
+{
+	switch (id) {
+	case MEMORY:
+	case SHARD: return "a size above 0 in bytes, or with K, M, G or T: 512M, 200G";
+	case NUMA: return "auto, off, or a node number up to 4095";
+	default: return "a numeric user id, and no more than 64 of them";
+	}
+}
+
 /* -1: go on; else the exit code. */
 static int parse(int argc, char **argv, const struct option *known, struct arguments *args)
 {
 	int id, which = 0;
 
-	while ((id = getopt_long(argc, argv, "", known, &which)) != -1) {
-		if (id == HELP) {
+	while ((id = getopt_long(argc, argv, "h", known, &which)) != -1) {
+		if (id == HELP || id == 'h') {
 			fputs(usage_text, stdout);
 			return 0;
 		}
@@ -171,12 +178,14 @@ static int parse(int argc, char **argv, const struct option *known, struct argum
 		if (id == '?')
 			return EXIT_USAGE;
 		if (!take_option(args, id, optarg)) {
-			complain(known[which].name, optarg);
+			fprintf(stderr, "orbitkv-manager: --%s %s: expected %s; see --help\n",
+				known[which].name, optarg, expected(id));
 			return EXIT_USAGE;
 		}
 	}
 	if (optind < argc) {
-		complain("unexpected argument", argv[optind]);
+		fprintf(stderr, "orbitkv-manager: unexpected argument %s; see --help\n",
+			argv[optind]);
 		return EXIT_USAGE;
 	}
 	return -1;

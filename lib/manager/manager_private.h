@@ -111,6 +111,7 @@ struct oki_mgr_binding {
 	uint32_t id; /* 0: free */
 	uint32_t namespace_id;
 	uint32_t rank_slot;
+	int32_t node;	     /* where its publishes are placed, -1: anywhere */
 	uint32_t generation; /* of this place; ids are never used twice */
 	struct oki_mgr_device *device;
 };

@@ -209,6 +209,7 @@ static int bind_rank(const struct incoming *in, struct okv_error *err)
 		binding->id = body.binding_id;
 		binding->namespace_id = ask.namespace_id;
 		binding->rank_slot = ask.rank_slot;
+		binding->node = ask.node;
 		binding->device = device;
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -246,12 +247,17 @@ static int unbind_rank(const struct incoming *in, struct okv_error *err)
 	return reply(in, OKW_MSG_UNBIND, NULL, 0, NULL, 0, err);
 }
 
+static_assert(sizeof(struct okv_manager_status) == sizeof(struct okw_status_reply),
+	      "every counter has its place in the reply");
+#define TO_WIRE(field) .field = status.field,
+
 static int send_status(const struct incoming *in, struct okv_error *err)
 {
 	struct okv_manager_status status;
 
 	oki_mgr_status_fill(in->m, &status);
-	return reply(in, OKW_MSG_STATUS, &status, sizeof(status), NULL, 0, err);
+	const struct okw_status_reply body = {OKW_STATUS_FIELDS(TO_WIRE)};
+	return reply(in, OKW_MSG_STATUS, &body, sizeof(body), NULL, 0, err);
 }
 
 /* Before hello; whatever comes of it, only a welcomed peer stays. */

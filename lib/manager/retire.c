@@ -15,6 +15,8 @@ static bool release_leases(struct oki_mgr_loop *loop, struct oki_mgr_session *s)
 
 	if (!oki_mgr_released(s))
 		return false;
+	/* G6: a bit set before the exchange is in it, one set after stays; and what the engine had
+	 * submitted before it set the bit is visible from here on. */
 	for (uint32_t w = 0; w < OKW_LEASE_WORDS; w++)
 		released[w] = atomic_exchange(&control->lease_release[w], 0);
 	for (uint32_t k = 0; k < OKW_RECORDS; k++)

@@ -48,23 +48,31 @@ static int connect_to(const char *socket_path, int timeout_ms, int *ret_sock, st
 		return oki_fail_os(err, errno == EAGAIN ? OKV_E_TIMEOUT : OKV_E_CONNECT,
 				   OKV_STAGE_CONNECT, errno, "no Manager answers at %s",
 				   addr.sun_path);
+	rc = oki_peer_trust(sock, addr.sun_path, NULL, err);
+	if (rc)
+		return rc;
 	*ret_sock = oki_fd_take(&sock);
 	return 0;
 }
 
+#define FROM_WIRE(field) .field = reply.field,
+
 static int take_reply(const struct oki_message *message, struct okv_manager_status *ret_status,
 		      struct okv_error *err)
 {
+	struct okw_status_reply reply;
+
 	if (message->head.status)
 		return oki_fail(err, oki_peer_status(message->head.status), OKV_STAGE_CONNECT,
 				"%.*s",
 				(int)(message->body_bytes < 200 ? message->body_bytes : 200),
 				(const char *)message->body);
-	if (message->head.kind != OKW_MSG_STATUS || message->body_bytes != sizeof(*ret_status))
+	if (message->head.kind != OKW_MSG_STATUS || message->body_bytes != sizeof(reply))
 		return oki_fail(err, OKV_E_VERSION, OKV_STAGE_CONNECT,
 				"the Manager's status has %u bytes, this side's %zu",
-				message->body_bytes, sizeof(*ret_status));
-	memcpy(ret_status, message->body, sizeof(*ret_status));
+				message->body_bytes, sizeof(reply));
+	memcpy(&reply, message->body, sizeof(reply));
+	*ret_status = (struct okv_manager_status){OKW_STATUS_FIELDS(FROM_WIRE)};
 	return 0;
 }
 

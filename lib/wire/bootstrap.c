@@ -196,6 +196,20 @@ int oki_peer_get(int sock, struct oki_peer *ret_peer, struct okv_error *err)
 	return 0;
 }
 
+int oki_peer_trust(int sock, const char *path, const uint32_t *trusted, struct okv_error *err)
+{
+	struct oki_peer peer;
+	int rc = oki_peer_get(sock, &peer, err);
+	if (rc)
+		return rc;
+	/* A stranger's socket in a shared directory must not feed us memory; root may serve all. */
+	if (peer.uid == geteuid() || peer.uid == 0 || (trusted && peer.uid == *trusted))
+		return 0;
+	return oki_fail(err, OKV_E_PERM, OKV_STAGE_CONNECT,
+			"the Manager at %s runs as uid %u, which this process does not trust", path,
+			(unsigned)peer.uid);
+}
+
 void oki_hello_init(struct okw_hello *hello, const char *name, uint32_t flags)
 {
 	memset(hello, 0, sizeof(*hello));

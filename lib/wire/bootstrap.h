@@ -42,6 +42,12 @@ struct oki_peer {
 };
 int oki_peer_get(int sock, struct oki_peer *ret_peer, struct okv_error *err);
 
+/*
+ * Before anything is believed that the Manager at path says: it must run as our effective user, as
+ * root, or as *trusted when that is not NULL. OKV_E_PERM names the user it runs as.
+ */
+int oki_peer_trust(int sock, const char *path, const uint32_t *trusted, struct okv_error *err);
+
 /* This build's hello; the other side compares field by field. */
 void oki_hello_init(struct okw_hello *hello, const char *name, uint32_t flags);
 int oki_hello_check(const struct okw_hello *theirs, uint32_t bytes, struct okv_error *err);

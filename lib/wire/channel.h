@@ -37,7 +37,8 @@ void oki_bell_ring(struct okw_bell *bell, int eventfd, uint32_t index);
 /* As above without a record: wakes the listener to look at side bitmaps. */
 void oki_bell_wake(struct okw_bell *bell, int eventfd);
 
-/* Take all dirty bits of word w. */
+/* Take all dirty bits of word w. G1: the first look is relaxed; an old zero skips a word that the
+ * look between declaring sleep and sleeping finds. */
 static inline uint64_t oki_bell_take(struct okw_bell *bell, uint32_t w)
 {
 	if (!atomic_load_explicit(&bell->dirty[w], memory_order_relaxed))

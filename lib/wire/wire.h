@@ -93,7 +93,10 @@ struct okw_record {
 	char text[OKW_TEXT_BYTES];     /* M, with status; terminated */
 };
 static_assert(sizeof(struct okw_record) == 192, "record size");
+static_assert(offsetof(struct okw_record, parts) == 8, "record layout");
 static_assert(offsetof(struct okw_record, drained) == 16, "record layout");
+static_assert(offsetof(struct okw_record, kind) == 28, "record layout");
+static_assert(offsetof(struct okw_record, status) == 48, "record layout");
 static_assert(offsetof(struct okw_record, stage) == 56, "record layout");
 static_assert(offsetof(struct okw_record, text) == 104, "record layout");
 
@@ -108,6 +111,7 @@ struct okw_bell {
 	uint32_t reserved[31];
 };
 static_assert(sizeof(struct okw_bell) == 256, "bell size");
+static_assert(offsetof(struct okw_bell, asleep) == 128, "bell layout");
 
 /* The grant memfd. Created by M, mapped by both. */
 struct okw_control {
@@ -126,6 +130,13 @@ struct okw_control {
 };
 static_assert(offsetof(struct okw_control, submit) == 64, "control layout");
 static_assert(offsetof(struct okw_control, records) % 64 == 0, "control layout");
+static_assert(offsetof(struct okw_control, token) == 16, "control layout");
+static_assert(offsetof(struct okw_control, retire) == 320, "control layout");
+static_assert(offsetof(struct okw_control, engine) == 576, "control layout");
+static_assert(offsetof(struct okw_control, lease_release) == 832, "control layout");
+static_assert(offsetof(struct okw_control, records) == 1344, "control layout");
+static_assert(offsetof(struct okw_control, bank) == 197952, "control layout");
+static_assert(sizeof(struct okw_control) == 1246528, "control size");
 #define OKW_CONTROL_BYTES ((sizeof(struct okw_control) + 4095u) & ~4095u)
 /* Shared control memory of one session: control and request area. */
 #define OKW_SESSION_BYTES (OKW_CONTROL_BYTES + OKW_REQUEST_AREA_BYTES)
@@ -149,6 +160,9 @@ struct okw_request {
 	/* followed by group_count okw_request_group, then the keys of each, packed */
 };
 static_assert(sizeof(struct okw_request) == 72, "request size");
+static_assert(offsetof(struct okw_request, tag) == 16, "request layout");
+static_assert(offsetof(struct okw_request, namespace_id) == 32, "request layout");
+static_assert(offsetof(struct okw_request, lease_id) == 56, "request layout");
 
 #define OKW_REQUEST_PEEK 0x1u
 #define OKW_REQUEST_KEEP 0x2u
@@ -162,6 +176,7 @@ struct okw_request_group {
 	uint32_t reserved;
 };
 static_assert(sizeof(struct okw_request_group) == 24, "request group size");
+static_assert(offsetof(struct okw_request_group, key_bytes) == 12, "request group layout");
 
 /* ---- replies: M writes them behind the request, before the state that announces them ---- */
 
@@ -180,6 +195,9 @@ struct okw_lookup_reply { /* lookup and lease open */
 	} groups[OKW_MAX_GROUPS];
 };
 static_assert(sizeof(struct okw_lookup_reply) == 168, "lookup reply size");
+static_assert(offsetof(struct okw_lookup_reply, lease_slot) == 16, "lookup reply layout");
+static_assert(offsetof(struct okw_lookup_reply, tokens) == 32, "lookup reply layout");
+static_assert(offsetof(struct okw_lookup_reply, groups) == 40, "lookup reply layout");
 
 /* restore and publish */
 struct okw_transfer_reply {
@@ -195,6 +213,8 @@ struct okw_transfer_reply {
 	} part[2]; /* part k is at [k & 1]; rewritten only after part k - 2 is consumed */
 };
 static_assert(sizeof(struct okw_transfer_reply) == 56, "transfer reply size");
+static_assert(offsetof(struct okw_transfer_reply, part_total) == 36, "transfer reply layout");
+static_assert(offsetof(struct okw_transfer_reply, part) == 40, "transfer reply layout");
 
 /*
  * A plan part: which blocks, in operation order. The pages they belong to never cross: the engine
@@ -212,6 +232,8 @@ struct okw_plan_head {
 	uint32_t groups_done; /* bit g: no later part has an entry of request group g */
 };
 static_assert(sizeof(struct okw_plan_head) == 48, "plan head size");
+static_assert(offsetof(struct okw_plan_head, tag) == 24, "plan head layout");
+static_assert(offsetof(struct okw_plan_head, entry_count) == 40, "plan head layout");
 
 struct okw_plan_entry {
 	uint32_t arena;
@@ -222,6 +244,8 @@ struct okw_plan_entry {
 	uint32_t bytes;	  /* of the allocation's payload */
 };
 static_assert(sizeof(struct okw_plan_entry) == 32, "plan entry size");
+static_assert(offsetof(struct okw_plan_entry, offset) == 16, "plan entry layout");
+static_assert(offsetof(struct okw_plan_entry, bytes) == 28, "plan entry layout");
 
 /* ---- socket messages (SOCK_SEQPACKET): one head, one body, the promised descriptors ---- */
 
@@ -232,8 +256,9 @@ enum {
 	OKW_MSG_ARENA = 4,     /* E: okw_arena_ask; M: okw_arena_reply + 1 fd */
 	OKW_MSG_BIND = 5,      /* E: okw_bind; M: okw_bind_reply */
 	OKW_MSG_UNBIND = 6,    /* E: okw_bind_reply; M: status */
-	OKW_MSG_STATUS = 7,    /* instead of hello: M answers okw_status_reply and hangs up */
-	OKW_MSG_REFUSED = 8,   /* M: status and text, to anything */
+	OKW_MSG_STATUS =
+		7, /* E: nothing; M: okw_status_reply. Also instead of hello, then hang-up */
+	OKW_MSG_REFUSED = 8, /* M: status and text, to anything */
 };
 
 #define OKW_MSG_MAX_BYTES 131072u /* head and body */
@@ -248,6 +273,8 @@ struct okw_msg {
 	uint32_t serial; /* a reply repeats its request's */
 };
 static_assert(sizeof(struct okw_msg) == 24, "message head size");
+static_assert(offsetof(struct okw_msg, bytes) == 8, "message head layout");
+static_assert(offsetof(struct okw_msg, status) == 16, "message head layout");
 
 #define OKW_HELLO_RESTORE_ONLY 0x1u
 
@@ -263,6 +290,8 @@ struct okw_hello {
 	char name[32];	/* for the log; terminated */
 };
 static_assert(sizeof(struct okw_hello) == 64, "hello size");
+static_assert(offsetof(struct okw_hello, flags) == 28, "hello layout");
+static_assert(offsetof(struct okw_hello, name) == 32, "hello layout");
 
 /* fds: request memfd, grant memfd, eventfd M→E, eventfd E→M */
 struct okw_welcome {
@@ -276,16 +305,24 @@ struct okw_welcome {
 	uint32_t part_bytes;
 };
 static_assert(sizeof(struct okw_welcome) == 40, "welcome size");
+static_assert(offsetof(struct okw_welcome, slot) == 16, "welcome layout");
+static_assert(offsetof(struct okw_welcome, control_bytes) == 24, "welcome layout");
 
+/*
+ * The body of OKW_MSG_NAMESPACE is no struct but a byte string without padding, the canonical
+ * identity and schema: lib/plan/identity.c says and checks what it looks like.
+ */
 struct okw_namespace_reply {
 	uint32_t namespace_id;
 	uint32_t reserved;
 };
+static_assert(sizeof(struct okw_namespace_reply) == 8, "namespace reply size");
 
 struct okw_arena_ask {
 	uint32_t index;
 	uint32_t reserved;
 };
+static_assert(sizeof(struct okw_arena_ask) == 8, "arena ask size");
 
 struct okw_arena_reply {
 	uint32_t arena; /* id named by plan entries */
@@ -296,18 +333,65 @@ struct okw_arena_reply {
 	uint32_t writable; /* 0: opened read-only for this session */
 };
 static_assert(sizeof(struct okw_arena_reply) == 32, "arena reply size");
+static_assert(offsetof(struct okw_arena_reply, inode) == 16, "arena reply layout");
+static_assert(offsetof(struct okw_arena_reply, node) == 24, "arena reply layout");
 
 struct okw_bind {
 	uint32_t namespace_id;
 	uint32_t rank_slot;
 	uint32_t device_kind;
-	uint32_t reserved;
+	int32_t node;	       /* NUMA node that publishes go to if there is room, -1: any */
 	uint8_t device_id[16]; /* restore permits count per device: a GPU's UUID, or pid and slot */
 };
+static_assert(sizeof(struct okw_bind) == 32, "bind size");
+static_assert(offsetof(struct okw_bind, device_id) == 16, "bind layout");
 
 struct okw_bind_reply {
 	uint32_t binding_id;
 	uint32_t reserved;
 };
+static_assert(sizeof(struct okw_bind_reply) == 8, "bind reply size");
+
+/* The counters of struct okv_manager_status, in its order. */
+#define OKW_STATUS_FIELDS(X) \
+	X(epoch)             \
+	X(uptime_ms)         \
+	X(sessions)          \
+	X(sessions_retained) \
+	X(namespaces)        \
+	X(bindings)          \
+	X(arenas)            \
+	X(bytes_total)       \
+	X(bytes_free)        \
+	X(bytes_used)        \
+	X(bytes_quarantined) \
+	X(bytes_pinned)      \
+	X(blocks)            \
+	X(blocks_partial)    \
+	X(leases)            \
+	X(lookups)           \
+	X(lookup_keys)       \
+	X(lookup_hits)       \
+	X(evictions)         \
+	X(published_blocks)  \
+	X(restored_blocks)   \
+	X(ops_preparing)     \
+	X(ops_granted)       \
+	X(ops_active)        \
+	X(ops_quarantined)   \
+	X(ops_done)          \
+	X(ops_reaped)        \
+	X(ops_revoked)       \
+	X(ops_refused)       \
+	X(control_bytes)     \
+	X(wakeups)
+
+#define OKW_STATUS_FIELD(name) uint64_t name;
+struct okw_status_reply {
+	OKW_STATUS_FIELDS(OKW_STATUS_FIELD)
+};
+static_assert(sizeof(struct okw_status_reply) == 248, "status reply size");
+static_assert(offsetof(struct okw_status_reply, bytes_total) == 56, "status reply layout");
+static_assert(offsetof(struct okw_status_reply, wakeups) == 240, "status reply layout");
 
 #endif

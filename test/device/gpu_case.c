@@ -87,7 +87,7 @@ void case_all_enqueued(struct okv_op *op)
 {
 	for (uint32_t i = 0; i < CASE_LAYERS; i++)
 		ck_assert_int_eq(okv_op_wait_enqueued(op, i, GPU_WAIT_MS), 0);
-	ck_assert_int_eq(okv_op_poll(op, NULL), OKV_E_AGAIN);
+	ck_assert_int_eq(okv_op_poll(op, NULL), OKV_E_RUNNING);
 }
 
 void case_all_events(struct okv_layer_event *list)

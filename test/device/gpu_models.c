@@ -89,7 +89,6 @@ uint32_t gpu_models(struct gpu_model models[GPU_MAX_MODELS], char *ret_source, s
 		{shared, "models.json"},
 		{shared, "data/models.json"},
 		{root, "../shared/data/models.json"},
-		{root, ".data/models.json"},
 	};
 	for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
 		if (!dirs[i][0])

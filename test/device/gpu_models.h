@@ -21,8 +21,8 @@ struct gpu_model {
 };
 
 /*
- * $OKV_SHARED/models.json, ../shared/data/models.json beside the source root, .data/models.json in
- * it, or the numbers built in here. Writes where they came from; returns how many.
+ * $OKV_SHARED/models.json or $OKV_SHARED/data/models.json, ../shared/data/models.json beside the
+ * source root, or the numbers built in here. Writes where they came from; returns how many.
  */
 uint32_t gpu_models(struct gpu_model models[GPU_MAX_MODELS], char *ret_source, size_t source_size);
 

@@ -372,13 +372,15 @@ static void *use_everything(void *arg)
 	struct pool *p = arg;
 	CUcontext before, after;
 	uint8_t id[16] = {0}, zero[16] = {0};
+	int32_t node;
 	MUST(cu.cuCtxGetCurrent(&before));
 	struct oki_device_config config = {.copy_path = path};
 	struct oki_device *second;
 	OKAY(ops->open(&config, &second, &problem));
 	struct oki_stream *stream = open_stream();
 	struct oki_mark *mark = open_mark();
-	ops->identify(device, id);
+	ops->identify(device, id, &node);
+	ck_assert_int_ge(node, -1);
 	ck_assert(memcmp(id, zero, 16) != 0);
 	OKAY(ops->check_memory(device, p->pages, PAGES * PAGE, &problem));
 	OKAY(ops->pin(second, p->host, PAGES * PAGE, false, &problem));

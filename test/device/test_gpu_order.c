@@ -73,7 +73,7 @@ static void others_go_on(struct okv_op *op)
 	struct okv_op *other;
 	kv_ok(gpu_publish_start(&cs.kv, cs.seq + 1000, &cs.target, 1, NULL, &other, kv_err));
 	ck_assert_int_eq(gpu_finish(other, NULL), 0);
-	ck_assert_int_eq(okv_op_poll(op, NULL), OKV_E_AGAIN);
+	ck_assert_int_eq(okv_op_poll(op, NULL), OKV_E_RUNNING);
 }
 
 /* 1: the writer's stream is named. 0: it is not, and what was there before is stored. */
@@ -127,7 +127,7 @@ START_TEST(s11_every_named_stream_is_waited_for)
 	gpu_ok(gpu_copy_late(scratch, cs.counts, 256, 5000000, cs.b));
 	kv_ok(gpu_publish_start(&cs.kv, cs.seq, &cs.source, 1, &with, &op, kv_err));
 	gpu_ok(cudaStreamSynchronize(cs.b));
-	ck_assert_int_eq(okv_op_poll(op, NULL), OKV_E_AGAIN);
+	ck_assert_int_eq(okv_op_poll(op, NULL), OKV_E_RUNNING);
 	gpu_gate_open(gate);
 	ck_assert_int_eq(gpu_finish(op, NULL), 0);
 	ck_assert_uint_eq(case_stored_wrong(cs.seq), 0);

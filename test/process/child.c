@@ -25,11 +25,7 @@ const char *child_arg;
 
 int child_run(Suite *suite)
 {
-	SRunner *r = srunner_create(suite);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return kv_suite_run(suite);
 }
 
 static int play(const struct child_role *role)

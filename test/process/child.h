@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "support/kv.h"
+#include "support/suite.h"
 
 struct child {
 	pid_t pid;

@@ -382,5 +382,5 @@ int main(int argc, char **argv)
 	tcase_add_test(t, r8_extents_and_fields_out_of_range);
 	tcase_add_test(t, r8_garbage_requests);
 	suite_add_tcase(s, t);
-	return child_run(s);
+	return kv_suite_run(s);
 }

@@ -386,5 +386,5 @@ int main(void)
 	tcase_add_loop_test(t, r8_registration_replies_that_do_not_hold, 0, REGISTRATIONS);
 	tcase_add_loop_test(t, r8_arena_counts_out_of_range, 0, 3);
 	suite_add_tcase(s, t);
-	return child_run(s);
+	return kv_suite_run(s);
 }

@@ -470,5 +470,5 @@ int main(void)
 	tcase_add_loop_test(t, r8_plans_that_do_not_hold, 0, PLANS);
 	tcase_add_test(t, r8_plans_that_change_while_they_are_read);
 	suite_add_tcase(s, t);
-	return child_run(s);
+	return kv_suite_run(s);
 }

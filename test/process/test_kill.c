@@ -259,15 +259,6 @@ static bool one_quarantined(const struct okv_manager_status *s)
 
 static const struct kv_shape big = {.pages = 16, .segment_bytes = 16384};
 
-static bool gate_is_possible(void)
-{
-	const char *why;
-	if (kv_gate_possible(&why))
-		return true;
-	fprintf(stderr, "skipped: no gate in a copy: %s\n", why);
-	return false;
-}
-
 /* 8 blocks of seq, exact from the pool. */
 static void check_big(struct side *s, uint64_t seq)
 {
@@ -297,8 +288,6 @@ START_TEST(r3_killed_inside_a_publish_is_quarantined)
 	struct kv_manager m;
 	struct side s;
 	struct child c;
-	if (!gate_is_possible())
-		return;
 	kv_manager_start(&m, args);
 	manager_drain(&m);
 	side_open(&s, m.socket_path, &big);
@@ -332,8 +321,6 @@ START_TEST(r3_killed_inside_a_restore_leaves_its_source_readable)
 	struct kv_manager m;
 	struct side s;
 	struct child c;
-	if (!gate_is_possible())
-		return;
 	kv_manager_start(&m, args);
 	manager_drain(&m);
 	side_open(&s, m.socket_path, &big);
@@ -373,8 +360,6 @@ static void late_copy(const char *role, const char *expect)
 	struct kv_manager m;
 	struct side s;
 	struct child c;
-	if (!gate_is_possible())
-		return;
 	kv_manager_start(&m, args);
 	manager_drain(&m);
 	side_open(&s, m.socket_path, &big);
@@ -546,5 +531,5 @@ int main(int argc, char **argv)
 	tcase_add_test(t, r11_manager_killed_anywhere_leaves_working_engines);
 	tcase_add_test(t, s26_both_sides_killed_many_times);
 	suite_add_tcase(s, t);
-	return child_run(s);
+	return kv_suite_run(s);
 }

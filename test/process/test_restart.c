@@ -122,6 +122,61 @@ START_TEST(s25_restart_refuses_the_old_session_and_misses)
 }
 END_TEST
 
+START_TEST(s25_restart_at_once_is_another_epoch_each_time)
+{
+	enum { ROUNDS = 8 };
+	static const char *const tiny[] = {"--memory", "1M", "--numa", "off", NULL};
+	const struct kv_shape shape = {.pages = 16};
+	struct kv_manager m;
+	uint64_t epochs[ROUNDS + 1];
+	kv_manager_start(&m, tiny);
+	epochs[0] = kv_manager_status(&m).epoch;
+	for (int round = 0; round < ROUNDS; round++) {
+		struct okv_engine *old = kv_engine_connect(m.socket_path, 0);
+		struct okv_namespace *ns = kv_namespace(old, &shape);
+		struct kv_rank a;
+		struct okv_lease *lease, *none = NULL;
+		struct okv_lease_id id;
+		kv_rank_open(&a, ns, &shape, 0);
+		ck_assert_int_eq(kv_publish(&a, 1, 0, 8, NULL, NULL), 0);
+		ck_assert_uint_eq(kv_lookup(ns, 1, 8, 2, &lease), 8);
+		ck_assert_int_eq(okv_lease_id(lease, &id), 0);
+		kv_poison(&a);
+
+		/* The next is ready before this process looks at what became of its session. */
+		kv_manager_kill(&m, SIGKILL);
+		kv_manager_restart(&m, tiny);
+		uint32_t pages[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+		ck_assert_int_eq(kv_restore(&a, lease, 0, 8, pages, OKV_RESTORE_KEEP, NULL),
+				 OKV_E_SESSION);
+		for (uint32_t i = 0; i < 8; i++)
+			ck_assert_uint_eq(kv_touched(&a, i), 0);
+		ck_assert_int_eq(kv_publish(&a, 2, 0, 8, NULL, NULL), OKV_E_SESSION);
+		ck_assert_int_eq(peek_status(ns), OKV_E_SESSION);
+		ck_assert_int_eq(okv_lease_open(ns, &id, &none, NULL), OKV_E_SESSION);
+		epochs[round + 1] = kv_manager_status(&m).epoch;
+		for (int i = 0; i <= round; i++)
+			ck_assert_uint_ne(epochs[round + 1], epochs[i]);
+
+		/* A new session has neither the blocks nor the lease of the old one. */
+		struct okv_engine *e = kv_engine_connect(m.socket_path, 0);
+		struct okv_namespace *new_ns = kv_namespace(e, &shape);
+		ck_assert_uint_eq(kv_manager_status(&m).sessions, 1);
+		ck_assert_uint_eq(kv_manager_status(&m).blocks, 0);
+		ck_assert_int_eq(okv_lease_open(new_ns, &id, &none, NULL), OKV_E_NOENT);
+		ck_assert_ptr_null(none);
+		okv_namespace_close(new_ns);
+		okv_engine_close(e);
+		okv_lease_release(lease);
+		kv_rank_close(&a);
+		okv_namespace_close(ns);
+		okv_engine_close(old);
+	}
+	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
+	kv_manager_clean(&m);
+}
+END_TEST
+
 START_TEST(s25_every_restore_in_flight_ends_exact_or_as_an_error)
 {
 	enum { OPS = 48 };
@@ -312,6 +367,7 @@ int main(void)
 	TCase *t = tcase_create("restart");
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, s25_restart_refuses_the_old_session_and_misses);
+	tcase_add_test(t, s25_restart_at_once_is_another_epoch_each_time);
 	tcase_add_test(t, s25_every_restore_in_flight_ends_exact_or_as_an_error);
 	tcase_add_test(t, s27_old_manager_leaves_its_successors_socket);
 	tcase_add_test(t, live_socket_is_not_taken_over);
@@ -319,5 +375,5 @@ int main(void)
 	tcase_add_test(t, stale_sockets_are_replaced);
 	tcase_add_test(t, r6_half_published_block_is_invisible_also_after_a_restart);
 	suite_add_tcase(s, t);
-	return child_run(s);
+	return kv_suite_run(s);
 }

@@ -37,7 +37,7 @@ START_TEST(status_names_texts_and_groups)
 			ck_assert_str_ne(seen[i], name);
 		seen[count++] = name;
 	}
-	ck_assert_uint_eq(count, 24);
+	ck_assert_uint_eq(count, 25);
 	const int odd[] = {INT_MIN, INT_MAX, 1, -81, -1000};
 	for (uint32_t i = 0; i < 5; i++) {
 		ck_assert_str_eq(okv_status_name(odd[i]), "OKV_E_?");
@@ -224,10 +224,13 @@ static const struct kv_number engine_numbers[] = {
 	KV_NUMBER(struct okv_engine_options, size, 0, OKV_E_INVAL),
 	KV_NUMBER(struct okv_engine_options, size, 3, OKV_E_INVAL),
 	KV_NUMBER(struct okv_engine_options, size, UINT32_MAX, OKV_E_INVAL),
-	KV_NUMBER(struct okv_engine_options, flags, 0x10, OKV_E_INVAL),
+	KV_NUMBER(struct okv_engine_options, flags, 0x20, OKV_E_INVAL),
 	KV_NUMBER(struct okv_engine_options, flags, UINT32_MAX, OKV_E_INVAL),
 	KV_NUMBER(struct okv_engine_options, spin_us, 1000001, OKV_E_INVAL),
 	KV_NUMBER(struct okv_engine_options, spin_us, UINT32_MAX, OKV_E_INVAL),
+	/* of no meaning without its flag */
+	KV_NUMBER(struct okv_engine_options, trust_uid, 1, OKV_E_INVAL),
+	KV_NUMBER(struct okv_engine_options, reserved, 1, OKV_E_INVAL),
 };
 
 START_TEST(engines_and_stats)

@@ -5,6 +5,7 @@
 
 #include "support/gate.h"
 #include "support/local.h"
+#include "support/suite.h"
 
 /* Blocks of 64 KiB: a segment has whole memory pages, so a gate fits into any of them. */
 static const struct kv_shape wide = {.layers = 2, .segment_bytes = 16384, .pages = 32};
@@ -492,7 +493,6 @@ END_TEST
 
 int main(void)
 {
-	bool gates = kv_gate_possible(NULL);
 	Suite *s = suite_create("limits");
 	TCase *t = tcase_create("limits");
 	tcase_set_timeout(t, 120);
@@ -501,13 +501,11 @@ int main(void)
 	tcase_add_test(t, r10_an_operation_above_its_plan_limit_spends_nothing);
 	tcase_add_test(t, r10_nobody_pins_the_whole_pool);
 	tcase_add_test(t, r10_a_publish_stores_the_longest_head_that_fits);
-	if (gates) {
-		tcase_add_test(t, r10_a_full_record_table_refuses_and_recovers);
-		tcase_add_test(t, r10_with_the_plan_bank_full_grants_wait_and_all_finish);
-		tcase_add_test(t, r10_without_a_permit_a_restore_may_come_again);
-		tcase_add_test(t, r10_above_the_session_plan_budget_the_answer_says_what_was_spent);
-		tcase_add_test(t, a_second_publisher_is_told_and_copies_nothing);
-	}
+	tcase_add_test(t, r10_a_full_record_table_refuses_and_recovers);
+	tcase_add_test(t, r10_with_the_plan_bank_full_grants_wait_and_all_finish);
+	tcase_add_test(t, r10_without_a_permit_a_restore_may_come_again);
+	tcase_add_test(t, r10_above_the_session_plan_budget_the_answer_says_what_was_spent);
+	tcase_add_test(t, a_second_publisher_is_told_and_copies_nothing);
 	suite_add_tcase(s, t);
-	return kv_gate_run(s);
+	return kv_suite_run(s);
 }

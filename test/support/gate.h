@@ -9,23 +9,19 @@
 
 /*
  * Built on userfaultfd(2): the whole memory pages of a range are taken away, a thread that needs
- * one sleeps in the kernel, and opening puts them back with what they held. The library under
- * test knows nothing of it. System calls on the range fail meanwhile, so only plain copies may
- * meet it.
+ * one sleeps in the kernel, and opening puts them back with what they held. Where that is
+ * forbidden, or with KV_GATE=fault in the environment: the pages are made inaccessible and the
+ * thread sleeps in a handler of SIGSEGV. The library under test knows nothing of either. System
+ * calls on the range fail meanwhile, so only plain copies may meet it.
  */
 struct kv_gate {
-	int fd;
 	uint8_t *at; /* whole memory pages */
 	uint64_t bytes;
-	uint8_t *saved;
 	_Atomic bool is_open;
+	int fd;		/* of userfaultfd; -1: none */
+	uint8_t *saved; /* what the pages held; userfaultfd only */
+	uint32_t fault; /* its place in the handler's table; without userfaultfd only */
 };
-
-/* Does this kernel allow it? Else *ret_why (may be NULL) says why not. */
-bool kv_gate_possible(const char **ret_why);
-/* Run and free a suite: what main returns. Where gates are not possible its tests that need one
- * were left out, and success is a skip that says so. */
-int kv_gate_run(Suite *suite);
 
 /* Close over the whole memory pages inside [at, at + bytes); there must be one. */
 void kv_gate_close(struct kv_gate *gate, void *at, uint64_t bytes);

@@ -103,11 +103,14 @@ struct kv_manager {
 	int out; /* what it prints, for waiting on lines */
 	char dir[64];
 	char socket_path[96];
+	uid_t uid; /* it runs as this user; 0: as the test does */
 };
 
 /* Start the binary named by $ORBITKV_MANAGER and wait for its "ready" line. args: NULL-ended,
  * after `serve --socket PATH`. */
 void kv_manager_start(struct kv_manager *m, const char *const *args);
+/* The same as another user, to whom the directory then belongs; only root can. */
+void kv_manager_start_as(struct kv_manager *m, const char *const *args, uid_t uid);
 /* The same on the socket path of an earlier one. */
 void kv_manager_restart(struct kv_manager *m, const char *const *args);
 /* Send a signal and wait for its end; returns the wait status. */

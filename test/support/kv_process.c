@@ -4,6 +4,7 @@
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,8 @@ static void spawn(struct kv_manager *m, const char *const *args)
 	m->pid = fork();
 	ck_assert_int_ge(m->pid, 0);
 	if (m->pid == 0) {
+		if (m->uid && (setgroups(0, NULL) || setgid(m->uid) || setuid(m->uid)))
+			_exit(126);
 		/* A test that fails must not leave it running. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		dup2(fds[1], 1);
@@ -62,9 +65,17 @@ bool kv_manager_wait_line(struct kv_manager *m, const char *text)
 
 void kv_manager_start(struct kv_manager *m, const char *const *args)
 {
+	kv_manager_start_as(m, args, 0);
+}
+
+void kv_manager_start_as(struct kv_manager *m, const char *const *args, uid_t uid)
+{
 	memset(m, 0, sizeof(*m));
+	m->uid = uid;
 	strcpy(m->dir, "/tmp/orbitkv-test-XXXXXX");
 	ck_assert(mkdtemp(m->dir) != NULL);
+	if (uid)
+		ck_assert_int_eq(chown(m->dir, uid, uid), 0);
 	snprintf(m->socket_path, sizeof(m->socket_path), "%s/m.sock", m->dir);
 	spawn(m, args);
 }

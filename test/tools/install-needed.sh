@@ -16,7 +16,7 @@ test) needed="$build check libsubunit-dev spin" ;;
 esac
 
 if ! command -v dpkg-query >/dev/null; then
-	echo "$0: no Debian or Ubuntu; needed are the equivalents of: $needed" >&2
+	echo "$0: this is no Debian or Ubuntu: the equivalents of these are needed: $needed" >&2
 	exit 0
 fi
 
@@ -35,7 +35,7 @@ elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
 	as_root='sudo -n env'
 else
 	echo "$0: these packages are missing; install them with:" >&2
-	echo "  sudo apt-get install --no-install-recommends$missing" >&2
+	echo "  sudo apt-get update && sudo apt-get install --no-install-recommends$missing" >&2
 	exit 1
 fi
 

@@ -371,6 +371,7 @@ END_TEST
 START_TEST(empty_and_small_work)
 {
 	uint8_t host[16] = "0123456789abcde", pages[16] = {0}, id[16];
+	int32_t node;
 	struct oki_layer_map map = {
 		.base = pages,
 		.page_stride = 8,
@@ -389,7 +390,8 @@ START_TEST(empty_and_small_work)
 	wait_mark(mark);
 	ck_assert(memcmp(pages + 8, host, 8) == 0);
 	ck_assert_int_eq(pages[7], 0);
-	ops->identify(device, id);
+	ops->identify(device, id, &node);
+	ck_assert_int_eq(node, -1);
 	ck_assert_int_eq(ops->pin(device, host, sizeof(host), true, NULL), 0);
 	ops->unpin(device, host);
 	ops->mark_destroy(mark);
