@@ -23,7 +23,7 @@ struct okv_engine_options {
 	uint32_t flags;				    /* OKV_ENGINE_* */
 	const char *socket_path;		    /* copied; NULL: default path */
 	const struct okv_manager_options *embedded; /* copied; NULL: defaults; EMBEDDED only */
-	int32_t connect_timeout_ms; /* default 5,000; also bounds registration calls */
+	int32_t connect_timeout_ms; /* for each answer at open and registration; default 5,000 */
 	uint32_t spin_us;	    /* how long a call spins for its answer; default 50 */
 	okv_log_fn *log;
 	void *log_arg;
@@ -34,9 +34,11 @@ struct okv_engine_options {
 OKV_EXPORT void okv_engine_options_init(struct okv_engine_options *opts);
 
 /**
- * Connect to a Manager, or start one inside. Leaves no signal handler. Starts one thread (with an
- * embedded Manager, its threads too); all sleep while nothing is going on. opts may be NULL for
- * the defaults.
+ * Connect to a Manager, or start one inside. It does not wait for a Manager to appear: while one
+ * prepares its memory, OKV_E_CONNECT comes at once, so retry with a pause. A process may hold
+ * several engines, an old one with a lost session among them. Leaves no signal handler. Starts one
+ * thread (with an embedded Manager, its threads too); all sleep while nothing is going on. opts may
+ * be NULL for the defaults.
  *
  * A Manager is believed when it runs as this process's effective user or as root, and no other:
  * whoever answers on the socket decides what a restore writes into the tensors. With
@@ -67,7 +69,7 @@ OKV_EXPORT void okv_engine_close(struct okv_engine *engine);
 OKV_EXPORT int okv_engine_fd(struct okv_engine *engine);
 
 struct okv_completion {
-	struct okv_op *op;  /* borrowed: the handle okv_*_start() gave */
+	struct okv_op *op;  /* the handle okv_*_start() gave; dangling once you released it */
 	uint64_t user_data; /* from the start options */
 	int32_t status;	    /* its final result */
 	uint32_t reserved;

@@ -10,13 +10,18 @@ extern "C" {
 
 struct okv_lease;
 
-/** Keys of consecutive blocks of one group, all key_bytes long, packed one after another. */
+/**
+ * Keys of consecutive blocks of one group, all key_bytes long, packed one after another. Key i
+ * names the tokens of block i and everything before them, for example a hash of key i - 1 and the
+ * tokens of block i, long enough that two prefixes never share one. Keys of another length are
+ * other keys.
+ */
 struct okv_keys {
 	uint32_t group;
 	uint32_t count;	    /* 1 to OKV_MAX_BLOCKS */
 	uint32_t key_bytes; /* 1 to OKV_MAX_KEY_BYTES */
 	uint32_t reserved;  /* 0 */
-	const void *keys;   /* count * key_bytes; key i chains everything before block i */
+	const void *keys;   /* count * key_bytes */
 };
 
 #define OKV_LOOKUP_PEEK 0x1u /* only ask: pins nothing, changes nothing, needs no release */

@@ -39,7 +39,8 @@ enum okv_status {
 	OKV_E_NOSPACE = -41,   /* no block could be stored: the pool is held or too small */
 	OKV_E_COPY = -42,      /* the device reported an error */
 	OKV_E_PLAN = -43,      /* the peer sent a plan that does not hold; nothing was copied */
-	OKV_E_SPENT = -44,     /* refused after the lease was spent: a session plan budget */
+	OKV_E_SPENT =
+		-44, /* no room to plan it, and its share of the lease is gone; look up again */
 
 	/* session: gone; close the engine, open a new one, treat the cache as empty */
 	OKV_E_SESSION = -60,  /* the Manager is gone or dropped this session */

@@ -8,8 +8,9 @@
 extern "C" {
 #endif
 
-#define OKV_OP_NOTIFY 0x1u    /* report completion through okv_engine_poll() */
-#define OKV_RESTORE_KEEP 0x2u /* do not spend a share of the lease */
+#define OKV_OP_NOTIFY 0x1u /* report completion through okv_engine_poll() */
+/* Every restore, also of a part, spends one of the lease's consumers' shares unless it keeps it. */
+#define OKV_RESTORE_KEEP 0x2u
 
 /**
  * What must have finished before the pages may be touched: the streams that last used (restore)
@@ -71,6 +72,11 @@ OKV_EXPORT int okv_restore_start(struct okv_binding *binding, struct okv_lease *
 				 const struct okv_restore_options *opts, struct okv_op **ret_op,
 				 struct okv_error *err);
 
+/**
+ * parent and first_position say where in its sequence the stretch belongs, so that eviction takes
+ * the tail of a prefix before its head. Neither is checked against what is stored: a wrong value
+ * costs hits, never bytes.
+ */
 struct okv_publish_group {
 	struct okv_keys keys;	 /* consecutive blocks; group, count, key_bytes, keys */
 	uint32_t first_position; /* block index of the first key in its sequence */
@@ -126,7 +132,8 @@ struct okv_op_result {
 
 /**
  * Wait until this layer's event is recorded: only then may a consumer be linked to it.
- * OKV_E_* of the operation when it never will be; no consumer may be linked then.
+ * layer is an index in the binding's layers; beyond them OKV_E_INVAL. When the event never will be
+ * recorded: OKV_E_* of the operation, and no consumer may be linked; okv_op_wait() has the reason.
  * timeout_ms < 0 waits without limit; 0 asks.   Threads any.
  */
 OKV_EXPORT int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeout_ms);
@@ -135,7 +142,10 @@ OKV_EXPORT int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeo
  * the end of the whole operation: there, consumers wait on layer events on the GPU.
  */
 OKV_EXPORT int okv_op_wait_layer(struct okv_op *op, uint32_t layer, int timeout_ms);
-/** OKV_E_RUNNING until it ended; then the final status. ret_result may be NULL. */
+/**
+ * OKV_E_RUNNING until it ended; then the final status. ret_result may be NULL. For a look now and
+ * then: a loop over it takes the CPU that the copy needs; wait, or use okv_engine_fd().
+ */
 OKV_EXPORT int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result);
 /**
  * Wait for the end. Restore: drained. Publish: visible to every lookup. Returns the final status,

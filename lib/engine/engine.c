@@ -74,6 +74,9 @@ static int take_options(struct okv_engine_options *ret_opts, const struct okv_en
 	if (ret_opts->reserved)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"engine options: reserved is not 0");
+	if (ret_opts->connect_timeout_ms == 0)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"connect_timeout_ms is 0; fill the options with their _init call");
 	if (ret_opts->spin_us > 1000000)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"spin_us %u is above one second", ret_opts->spin_us);

@@ -69,7 +69,7 @@ static int hold_lease(struct oki_index *index, const struct oki_index_restore *a
 		oki_lease_known(index, ask->session, ask->lease_slot, ask->lease_id);
 	if (!lease || lease->namespace_id != ask->namespace_id)
 		return oki_fail(err, OKV_E_NOENT, OKV_STAGE_PREPARE,
-				"no such lease in slot %u: ended or expired", ask->lease_slot);
+				"the lease has ended: its shares are spent, or it expired");
 	for (uint32_t i = 0; i < ask->range_count; i++) {
 		int rc = lease_group(lease, &ask->ranges[i], &at[i], err);
 		if (rc < 0)
