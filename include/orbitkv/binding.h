@@ -107,7 +107,8 @@ enum okv_copy_path {
 
 /**
  * Keeps a caller's object alive: retained once when the library takes it, released once, after
- * the last copy that may touch it. Both may be NULL together. Called from any thread.
+ * the last copy that may touch it. Both may be NULL together. Called from any thread, the library's
+ * own among them: leave its current CUDA context as it was.
  */
 struct okv_owner {
 	void *object;

@@ -92,7 +92,9 @@ struct okv_publish_options {
 	uint32_t reserved;
 	const struct okv_publish_group *groups;
 	struct okv_ready ready;
-	struct CUevent_st *sources_read; /* recorded when the pages may be reused; or NULL */
+	/* Recorded behind the last read of the pages, or NULL. A stream may be linked to it after
+	 * okv_op_wait_enqueued() of any layer: before, it still has its last record. */
+	struct CUevent_st *sources_read;
 	uint64_t user_data;
 	struct okv_owner owner;
 };
@@ -131,7 +133,8 @@ struct okv_op_result {
 };
 
 /**
- * Wait until this layer's event is recorded: only then may a consumer be linked to it.
+ * Wait until this layer's event (of a publish: sources_read) is recorded: only then may a consumer
+ * be linked to it.
  * layer is an index in the binding's layers; beyond them OKV_E_INVAL. When the event never will be
  * recorded: OKV_E_* of the operation, and no consumer may be linked; okv_op_wait() has the reason.
  * timeout_ms < 0 waits without limit; 0 asks.   Threads any.

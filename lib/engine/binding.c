@@ -320,9 +320,13 @@ static void abandon_unclaimed(struct okv_binding *b)
 			continue;
 		pthread_mutex_lock(&op->lock);
 		bool unclaimed = op->phase == OKI_OP_GRANT;
+		/* A claimed one copies what it has and asks for no further part. */
+		op->cancelled = op->cancelled || !unclaimed;
 		pthread_mutex_unlock(&op->lock);
 		if (unclaimed)
 			oki_op_abandon(op, OKV_E_CANCELLED, "the binding was unregistered");
+		else
+			oki_binding_kick(b);
 		oki_op_put(op);
 	}
 }

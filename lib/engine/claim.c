@@ -10,6 +10,10 @@
 /* The worker has dropped it, or all its copies stopped: pages first, then the result. */
 static void end_op(struct okv_op *op, enum oki_op_phase phase)
 {
+	/* A publish that had nothing to copy has read its pages as well. */
+	if (phase == OKI_OP_ABANDONED && op->transfer.final_event && !op->failing)
+		oki_worker_ops(op->binding->worker)
+			->record_event(op->transfer.stream, op->transfer.final_event, NULL);
 	oki_transfer_fini(op->binding->worker, &op->transfer);
 	oki_op_let_go(op);
 	pthread_mutex_lock(&op->lock);
@@ -44,6 +48,14 @@ static int claim_locked(struct okv_op *op, bool *ret_empty)
 	uint64_t tag = oki_tag_load(r);
 	if (OKI_TAG_STATE(tag) != OKW_GRANTED)
 		return 0;
+	if (atomic_load(&op->engine->state) == OKV_E_POISONED) {
+		/* The device is not to be trusted with another copy: the Manager takes it back. */
+		op->phase = OKI_OP_ABANDONED;
+		oki_op_doom(op, OKV_E_POISONED, "the engine is poisoned");
+		atomic_fetch_or(&r->engine_flags, OKW_ENGINE_CANCEL);
+		oki_record_ring(op, &op->engine->channel.control->submit);
+		return -1;
+	}
 	oki_stages_mark(&op->stages, OKI_STAGE_DEQUEUED);
 	/* Stable from Granted on, but for the places of the parts. */
 	memcpy(&op->reply.transfer, op->engine->channel.requests + op->reply_offset,
@@ -53,6 +65,7 @@ static int claim_locked(struct okv_op *op, bool *ret_empty)
 		return 0; /* revoked in between: its bell is on the way */
 	oki_stages_mark(&op->stages, OKI_STAGE_CLAIMED);
 	op->phase = OKI_OP_ACTIVE;
+	op->ran = true;
 	op->part_total = op->reply.transfer.part_total;
 	*ret_empty = op->part_total == 0 && !asks_for_blocks(op);
 	return 1;
@@ -176,6 +189,12 @@ static void grant_enqueued(void *arg)
 {
 	struct okv_op *op = arg;
 	oki_stages_mark(&op->stages, OKI_STAGE_ENQUEUED);
+	if (op->kind != OKW_OP_PUBLISH)
+		return;
+	pthread_mutex_lock(&op->lock);
+	memset(op->enqueued, true, op->layer_count * sizeof(bool));
+	pthread_cond_broadcast(&op->cond);
+	pthread_mutex_unlock(&op->lock);
 }
 
 /* Nobody can say whether copies still run: nothing of this operation is ever given back. */

@@ -62,6 +62,7 @@ struct okv_engine {
 	uint32_t free_count;
 	struct oki_area area;
 	struct okv_op *ops[OKW_RECORDS]; /* a reference each */
+	bool table_shut;		 /* nobody listens any more: no new record */
 
 	pthread_mutex_t register_lock; /* one registration at a time: bindings, arenas */
 	pthread_mutex_t lock;	       /* the list */
@@ -143,6 +144,7 @@ struct okv_op {
 	bool *done;	/* per layer */
 	uint32_t layer_count;
 
+	bool submitted;	 /* the record left Reserved */
 	uint32_t record; /* index, or OKI_NO_RECORD */
 	uint64_t tag;	 /* as this side last saw it */
 	uint32_t extent;
@@ -157,6 +159,8 @@ struct okv_op {
 	struct okv_binding *binding;
 	struct oki_transfer transfer;
 	bool has_stream;
+	bool fenced;		   /* the caller named ready streams */
+	bool ran;		   /* claimed: its stream was drained when it ended */
 	bool busy;		   /* its pages and events are entered as in use */
 	struct okv_op *event_next; /* in engine->event_users */
 	uint32_t *pages;	   /* owned; all groups */
@@ -205,8 +209,8 @@ int oki_record_reserve(struct okv_op *op, uint32_t request_bytes, uint32_t reply
 /* Fill the head, publish the state, ring. Returns the record, which op may not have any more. */
 struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head,
 				     uint32_t request_bytes, bool spinning);
-/* Give an unsubmitted record back. */
-void oki_record_abort(struct okv_op *op);
+/* After submitting: if the table was shut meanwhile, nobody else takes the operation out of it. */
+void oki_record_leave_shut(struct okv_op *op);
 /* Look at the record and do what its state asks of this side. Takes op->lock. */
 void oki_record_advance(struct okv_op *op);
 /* Wait until the record ended (lookups); 0 or OKV_E_TIMEOUT / OKV_E_SESSION. */

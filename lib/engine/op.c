@@ -103,8 +103,10 @@ void oki_op_finish(struct okv_op *op)
 		return;
 	fill_result(op);
 	/* A lost report of a layer must not outlive the end of the whole. */
-	if (!op->end_status && op->done)
+	if (!op->end_status && op->done) {
 		memset(op->done, true, op->layer_count * sizeof(bool));
+		memset(op->enqueued, true, op->layer_count * sizeof(bool));
+	}
 	op->final = true;
 	count_end(op, op->end_status);
 	pthread_cond_broadcast(&op->cond);
@@ -122,16 +124,24 @@ void oki_op_let_go(struct okv_op *op)
 {
 	struct okv_binding *b = op->binding;
 	if (op->has_stream) {
-		oki_worker_stream_put(b->worker, op->transfer.stream);
+		/* Fences of callers' streams may be queued in one that never ran: not for others.
+		 */
+		if (op->fenced && !op->ran)
+			oki_worker_stream_drop(b->worker, op->transfer.stream);
+		else
+			oki_worker_stream_put(b->worker, op->transfer.stream);
 		op->has_stream = false;
 	}
+	/* Busy marks go before the owners: a released page may be in use again at once. */
+	pthread_mutex_lock(&b->lock);
+	oki_busy_leave(op);
+	pthread_mutex_unlock(&b->lock);
 	for (uint32_t i = 0; i < op->event_count; i++)
 		release_owner(&op->events[i].owner);
 	release_owner(&op->owner);
 	op->owner = (struct okv_owner){0};
 	atomic_fetch_sub(&op->engine->counters.ops_running, 1);
 	pthread_mutex_lock(&b->lock);
-	oki_busy_leave(op);
 	if (--b->running == 0)
 		pthread_cond_broadcast(&b->drained);
 	pthread_mutex_unlock(&b->lock);
@@ -173,7 +183,8 @@ static int wait_layer_flag(struct okv_op *op, uint32_t layer, int timeout_ms, bo
 	int rc = check_op(op);
 	if (rc)
 		return rc;
-	if (op->kind != OKW_OP_RESTORE || layer >= op->layer_count)
+	bool possible = op->kind == OKW_OP_RESTORE || (op->kind == OKW_OP_PUBLISH && !in_place);
+	if (!possible || layer >= op->layer_count)
 		return OKV_E_INVAL;
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
 	pthread_mutex_lock(&op->lock);
@@ -244,6 +255,9 @@ int okv_op_cancel(struct okv_op *op)
 		oki_record_ring(op, &op->engine->channel.control->submit);
 	}
 	pthread_mutex_unlock(&op->lock);
+	/* A worker that waits for the next part learns that it need not. */
+	if (op->binding)
+		oki_binding_kick(op->binding);
 	return 0;
 }
 

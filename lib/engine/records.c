@@ -33,6 +33,10 @@ int oki_record_reserve(struct okv_op *op, uint32_t request_bytes, uint32_t reply
 				OKW_REQUEST_AREA_BYTES);
 	int rc = 0;
 	pthread_mutex_lock(&e->table_lock);
+	if (e->table_shut) {
+		rc = oki_fail(err, OKV_E_CLOSED, OKV_STAGE_REQUEST, "the engine is closed");
+		goto unlock;
+	}
 	if (!e->free_count) {
 		rc = oki_fail(err, OKV_E_AGAIN, OKV_STAGE_REQUEST,
 			      "all %u operation records are in use", OKW_RECORDS);
@@ -92,6 +96,7 @@ struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head
 	r->engine_status = 0;
 	memset(r->stage, 0, sizeof(r->stage));
 	oki_move(r, &op->tag, OKW_SUBMITTED, OKI_MOVER_ENGINE);
+	op->submitted = true;
 	oki_stages_mark(&op->stages, OKI_STAGE_DISPATCHED);
 	pthread_mutex_unlock(&op->lock);
 	oki_bell_ring(&op->engine->channel.control->submit, op->engine->channel.manager_bell,
@@ -112,12 +117,25 @@ static void free_record(struct okv_op *op)
 	op->record = OKI_NO_RECORD;
 }
 
-void oki_record_abort(struct okv_op *op)
+void oki_record_leave_shut(struct okv_op *op)
 {
+	struct okv_engine *e = op->engine;
+	bool ours = false;
+	if (!atomic_load(&e->closing))
+		return;
 	pthread_mutex_lock(&op->lock);
-	oki_move(oki_record_of(op), &op->tag, OKW_FREE, OKI_MOVER_ENGINE);
-	free_record(op);
+	pthread_mutex_lock(&e->table_lock);
+	if (e->table_shut && op->record != OKI_NO_RECORD && e->ops[op->record] == op) {
+		e->ops[op->record] = NULL;
+		ours = true;
+	}
+	pthread_mutex_unlock(&e->table_lock);
+	if (ours)
+		op->record = OKI_NO_RECORD;
 	pthread_mutex_unlock(&op->lock);
+	if (!ours)
+		return;
+	oki_op_abandon(op, OKV_E_CLOSED, "the engine was closed");
 	oki_op_put(op);
 }
 

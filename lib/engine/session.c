@@ -57,8 +57,8 @@ static void end_waiting(struct okv_engine *e, int status, const char *why)
 void oki_session_lost(struct okv_engine *engine, const char *why)
 {
 	int usable = 0;
-	if (!atomic_compare_exchange_strong(&engine->state, &usable, OKV_E_SESSION))
-		return;
+	/* A poisoned engine stays that, but what waits for the Manager ends all the same. */
+	atomic_compare_exchange_strong(&engine->state, &usable, OKV_E_SESSION);
 	oki_log(&engine->log, OKV_LOG_WARN, "session lost: %s", why);
 	end_waiting(engine, OKV_E_SESSION, why);
 	oki_notify_session(engine);
@@ -114,20 +114,33 @@ int oki_session_start(struct okv_engine *engine, struct okv_error *err)
 	return 0;
 }
 
-/* Nobody listens any more: every operation left in the table ends here. */
+/*
+ * Nobody listens any more: every operation left in the table ends here. One that is reserved but
+ * not submitted is its starter's to take out; one that still copies (poisoned) keeps its record.
+ */
 static void empty_table(struct okv_engine *e)
 {
+	pthread_mutex_lock(&e->table_lock);
+	e->table_shut = true;
+	pthread_mutex_unlock(&e->table_lock);
 	end_waiting(e, OKV_E_CLOSED, "the engine was closed");
 	for (uint32_t i = 0; i < OKW_RECORDS; i++) {
-		pthread_mutex_lock(&e->table_lock);
-		struct okv_op *op = e->ops[i];
-		e->ops[i] = NULL;
-		pthread_mutex_unlock(&e->table_lock);
+		struct okv_op *op = op_at(e, i);
 		if (!op)
 			continue;
+		bool ours = false;
 		pthread_mutex_lock(&op->lock);
-		op->record = OKI_NO_RECORD;
+		pthread_mutex_lock(&e->table_lock);
+		if (op->submitted && op->phase != OKI_OP_ACTIVE && e->ops[i] == op) {
+			e->ops[i] = NULL;
+			ours = true;
+		}
+		pthread_mutex_unlock(&e->table_lock);
+		if (ours)
+			op->record = OKI_NO_RECORD;
 		pthread_mutex_unlock(&op->lock);
+		if (ours)
+			oki_op_put(op);
 		oki_op_put(op);
 	}
 }

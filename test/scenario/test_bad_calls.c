@@ -444,7 +444,8 @@ START_TEST(operations)
 	uint32_t *from = kv_pages(&scene.rank, N, 0, 1);
 	kv_ok(kv_publish_start(&scene.rank, 77, 0, N, from, 0, &publish, kv_err));
 	ck_assert_int_eq(okv_op_wait_layer(publish, 0, 0), OKV_E_INVAL);
-	ck_assert_int_eq(okv_op_wait_enqueued(publish, 0, 0), OKV_E_INVAL);
+	ck_assert_int_eq(okv_op_wait_enqueued(publish, 0, 60000), 0);
+	ck_assert_int_eq(okv_op_wait_enqueued(publish, 4, 0), OKV_E_INVAL);
 	ck_assert_int_eq(okv_op_wait(publish, 60000, &r), 0);
 	okv_op_release(publish);
 	free(from);
