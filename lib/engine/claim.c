@@ -65,7 +65,6 @@ static int claim_locked(struct okv_op *op, bool *ret_empty)
 		return 0; /* revoked in between: its bell is on the way */
 	oki_stages_mark(&op->stages, OKI_STAGE_CLAIMED);
 	op->phase = OKI_OP_ACTIVE;
-	op->ran = true;
 	op->part_total = op->reply.transfer.part_total;
 	*ret_empty = op->part_total == 0 && !asks_for_blocks(op);
 	return 1;

@@ -159,8 +159,6 @@ struct okv_op {
 	struct okv_binding *binding;
 	struct oki_transfer transfer;
 	bool has_stream;
-	bool fenced;		   /* the caller named ready streams */
-	bool ran;		   /* claimed: its stream was drained when it ended */
 	bool busy;		   /* its pages and events are entered as in use */
 	struct okv_op *event_next; /* in engine->event_users */
 	uint32_t *pages;	   /* owned; all groups */

@@ -124,12 +124,7 @@ void oki_op_let_go(struct okv_op *op)
 {
 	struct okv_binding *b = op->binding;
 	if (op->has_stream) {
-		/* Fences of callers' streams may be queued in one that never ran: not for others.
-		 */
-		if (op->fenced && !op->ran)
-			oki_worker_stream_drop(b->worker, op->transfer.stream);
-		else
-			oki_worker_stream_put(b->worker, op->transfer.stream);
+		oki_worker_stream_put(b->worker, op->transfer.stream);
 		op->has_stream = false;
 	}
 	/* Busy marks go before the owners: a released page may be in use again at once. */

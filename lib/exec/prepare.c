@@ -54,16 +54,6 @@ void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream)
 	pthread_mutex_unlock(&worker->stream_lock);
 }
 
-void oki_worker_stream_drop(struct oki_worker *worker, struct oki_stream *stream)
-{
-	worker->ops->stream_destroy(stream);
-	pthread_mutex_lock(&worker->stream_lock);
-	struct oki_stream_node *node = worker->spare;
-	worker->spare = node->next;
-	pthread_mutex_unlock(&worker->stream_lock);
-	free(node);
-}
-
 static int mark_get(struct oki_worker *worker, struct oki_mark **ret_mark, struct okv_error *err)
 {
 	struct oki_mark *mark = NULL;

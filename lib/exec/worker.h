@@ -33,8 +33,6 @@ const struct oki_device_ops *oki_worker_ops(struct oki_worker *worker);
 int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_stream,
 			  struct okv_error *err);
 void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream);
-/* Give one back that no transfer ran in, whatever is queued in it: it is not used again. */
-void oki_worker_stream_drop(struct oki_worker *worker, struct oki_stream *stream);
 
 /*
  * Prepare what a transfer needs so that running it cannot fail for lack of memory. On failure
