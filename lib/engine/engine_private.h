@@ -183,6 +183,9 @@ void oki_engine_put(struct okv_engine *engine);
 /* 0, or why no new work is taken: closed, forked, session lost, poisoned. */
 int oki_engine_usable(struct okv_engine *engine, struct okv_error *err);
 void oki_ns_get(struct okv_namespace *ns);
+/* Group known, count and key_bytes within limits. */
+int oki_ns_check_keys(const struct okv_namespace *ns, const struct okv_keys *keys,
+		      struct okv_error *err);
 
 /* rpc.c: one request and its reply over the socket. Reply's body must be reply_bytes long. */
 int oki_rpc(struct okv_engine *engine, uint32_t kind, const void *body, uint32_t bytes,
@@ -207,6 +210,8 @@ int oki_record_reserve(struct okv_op *op, uint32_t request_bytes, uint32_t reply
 /* Fill the head, publish the state, ring. Returns the record, which op may not have any more. */
 struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head,
 				     uint32_t request_bytes, bool spinning);
+/* Tell the Manager that this session does not know the lease in that slot any more. */
+void oki_lease_forget(struct okv_engine *engine, uint32_t slot);
 /* After submitting: if the table was shut meanwhile, nobody else takes the operation out of it. */
 void oki_record_leave_shut(struct okv_op *op);
 /* Look at the record and do what its state asks of this side. Takes op->lock. */

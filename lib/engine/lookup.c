@@ -27,21 +27,13 @@ static int check_keys(const struct okv_namespace *ns, const struct okv_lookup_op
 				"%u groups; 1 to %u are possible", o->group_count, OKV_MAX_GROUPS);
 	for (uint32_t i = 0; i < o->group_count; i++) {
 		const struct okv_keys *k = &o->groups[i];
-		if (k->group >= ns->schema.group_count)
-			return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-					"group %u of a schema with %u", k->group,
-					ns->schema.group_count);
+		int rc = oki_ns_check_keys(ns, k, err);
+		if (rc)
+			return rc;
 		for (uint32_t j = 0; j < i; j++)
 			if (o->groups[j].group == k->group)
 				return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 						"group %u is named twice", k->group);
-		if (!k->keys || !k->count || k->count > OKV_MAX_BLOCKS || !k->key_bytes ||
-		    k->key_bytes > OKV_MAX_KEY_BYTES || k->reserved)
-			return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-					"group %u: %u keys of %u bytes; 1 to %u of 1 to %u are "
-					"possible",
-					k->group, k->count, k->key_bytes, OKV_MAX_BLOCKS,
-					OKV_MAX_KEY_BYTES);
 		bytes += sizeof(struct okw_request_group) + (uint64_t)k->count * k->key_bytes;
 	}
 	*ret_bytes = (uint32_t)bytes;
@@ -131,17 +123,6 @@ static int make_lease(struct okv_namespace *ns, const struct okw_lookup_reply *r
 	return 0;
 }
 
-static void release_slot(struct okv_engine *e, uint32_t slot)
-{
-	struct okw_control *c = e->channel.control;
-	if (slot >= OKW_LEASES || atomic_load(&e->closing))
-		return;
-	/* G6 */
-	atomic_fetch_or(&c->lease_release[slot / 64], 1ull << (slot % 64));
-	/* Any dirty bit will do: the listener looks at the whole bitmap. */
-	oki_bell_ring(&c->retire, e->channel.manager_bell, slot % OKW_RECORDS);
-}
-
 int okv_lookup(struct okv_namespace *ns, const struct okv_lookup_options *opts,
 	       struct okv_lookup_result *ret_result, struct okv_lease **ret_lease,
 	       struct okv_error *err)
@@ -190,7 +171,7 @@ int okv_lookup(struct okv_namespace *ns, const struct okv_lookup_options *opts,
 	if (reply->lease_slot < OKW_LEASES && !peek) {
 		rc = make_lease(ns, reply, &lease, err);
 		if (rc) {
-			release_slot(ns->engine, reply->lease_slot);
+			oki_lease_forget(ns->engine, reply->lease_slot);
 			goto put_op;
 		}
 	}
@@ -233,7 +214,7 @@ int okv_lease_open(struct okv_namespace *ns, const struct okv_lease_id *id,
 	if (!rc)
 		rc = make_lease(ns, reply, ret_lease, err);
 	if (rc)
-		release_slot(ns->engine, reply->lease_slot);
+		oki_lease_forget(ns->engine, reply->lease_slot);
 put_op:
 	oki_op_put(op);
 	return rc;
@@ -259,7 +240,7 @@ void okv_lease_release(struct okv_lease *lease)
 {
 	if (!lease || oki_forked(lease->ns->engine))
 		return;
-	release_slot(lease->ns->engine, lease->slot);
+	oki_lease_forget(lease->ns->engine, lease->slot);
 	okv_namespace_close(lease->ns);
 	free(lease);
 }

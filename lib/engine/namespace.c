@@ -71,6 +71,22 @@ void okv_namespace_close(struct okv_namespace *ns)
 	oki_engine_put(engine);
 }
 
+int oki_ns_check_keys(const struct okv_namespace *ns, const struct okv_keys *keys,
+		      struct okv_error *err)
+{
+	if (keys->group >= ns->schema.group_count)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"group %u of a schema with %u", keys->group,
+				ns->schema.group_count);
+	if (!keys->keys || !keys->count || keys->count > OKV_MAX_BLOCKS || !keys->key_bytes ||
+	    keys->key_bytes > OKV_MAX_KEY_BYTES || keys->reserved)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"group %u: %u keys of %u bytes; 1 to %u of 1 to %u are possible",
+				keys->group, keys->count, keys->key_bytes, OKV_MAX_BLOCKS,
+				OKV_MAX_KEY_BYTES);
+	return 0;
+}
+
 uint64_t okv_namespace_block_bytes(const struct okv_namespace *ns, uint32_t group)
 {
 	return ns && group < ns->schema.group_count ? ns->schema.groups[group].block_bytes : 0;

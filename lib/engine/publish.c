@@ -18,16 +18,9 @@ static int check_group(const struct okv_binding *b, const struct okv_publish_gro
 		       struct okv_error *err)
 {
 	const struct okv_keys *k = &g->keys;
-	if (k->group >= b->ns->schema.group_count)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				"group %u of a schema with %u", k->group,
-				b->ns->schema.group_count);
-	if (!k->keys || !k->count || k->count > OKV_MAX_BLOCKS || !k->key_bytes ||
-	    k->key_bytes > OKV_MAX_KEY_BYTES || k->reserved)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				"group %u: %u keys of %u bytes; 1 to %u of 1 to %u are possible",
-				k->group, k->count, k->key_bytes, OKV_MAX_BLOCKS,
-				OKV_MAX_KEY_BYTES);
+	int rc = oki_ns_check_keys(b->ns, k, err);
+	if (rc)
+		return rc;
 	/* A block with fewer valid tokens than its size would be found by whoever asks for all. */
 	uint64_t tokens = (uint64_t)k->count * b->ns->schema.groups[k->group].block_tokens;
 	if (g->tokens != tokens)

@@ -154,18 +154,15 @@ static void take_text(const struct okw_record *r, char text[OKW_TEXT_BYTES + 1])
 	text[OKW_TEXT_BYTES] = 0;
 }
 
-/* A lookup nobody waits for any more may have pinned blocks: let them go. */
-static void drop_unwanted_lease(struct okv_op *op)
+void oki_lease_forget(struct okv_engine *engine, uint32_t slot)
 {
-	if (op->kind != OKW_OP_LOOKUP && op->kind != OKW_OP_LEASE_OPEN)
-		return;
-	uint32_t slot = op->reply.lookup.lease_slot;
-	struct okw_control *c = op->engine->channel.control;
-	if (slot >= OKW_LEASES)
+	struct okw_control *c = engine->channel.control;
+	if (slot >= OKW_LEASES || atomic_load(&engine->closing))
 		return;
 	/* G6 */
 	atomic_fetch_or(&c->lease_release[slot / 64], 1ull << (slot % 64));
-	oki_bell_ring(&c->retire, op->engine->channel.manager_bell, slot % OKW_RECORDS);
+	/* Any dirty bit will do: the listener looks at the whole bitmap. */
+	oki_bell_ring(&c->retire, engine->channel.manager_bell, slot % OKW_RECORDS);
 }
 
 /* The Manager answered (Done), took the grant back (Revoked) or released everything (Reaped). */
@@ -190,8 +187,9 @@ static void take_end(struct okv_op *op, struct okw_record *r, uint64_t tag)
 	oki_move(r, &op->tag, OKW_FREE, OKI_MOVER_ENGINE);
 	free_record(op);
 	if (op->final) {
-		if (status == 0)
-			drop_unwanted_lease(op);
+		/* A lookup nobody waits for any more may have pinned blocks: let them go. */
+		if (status == 0 && !op->binding)
+			oki_lease_forget(op->engine, op->reply.lookup.lease_slot);
 		return;
 	}
 	if (op->phase == OKI_OP_DRAINED) {

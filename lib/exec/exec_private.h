@@ -46,7 +46,6 @@ struct oki_worker {
 	struct oki_mark *marks[OKI_SPARE_MARKS]; /* complete; under stream_lock */
 	uint32_t mark_count;
 	_Atomic uint64_t wakeups;
-	_Atomic bool sleeping;
 };
 
 /* Take a part in hand: its runs, and how far it was submitted. May reorder its pairs. */

@@ -89,7 +89,6 @@ struct oki_transfer {
 	struct oki_transfer *next;
 	uint32_t phase;
 	uint64_t sequence; /* place in the worker's order of arrival */
-	int status;
 	uint64_t bytes;
 	bool *recorded;		 /* per layer */
 	struct oki_mark **marks; /* per layer on devices with callbacks; NULL entries */

@@ -24,7 +24,5 @@ struct oki_stages {
 void oki_stages_start(struct oki_stages *stages, bool on);
 /* Once per stage; reads no clock when off. */
 void oki_stages_mark(struct oki_stages *stages, enum oki_stage stage);
-/* Are these offsets a possible run of one operation: ascending, under a day? */
-bool oki_stages_plausible(const uint64_t ns[OKI_STAGES]);
 
 #endif

@@ -153,7 +153,8 @@ void oki_bell_ring(struct okw_bell *bell, int eventfd, uint32_t index)
 	oki_bell_wake(bell, eventfd);
 }
 
-bool oki_bell_pending(struct okw_bell *bell)
+/* Sequentially consistent, for the look between declaring sleep and sleeping. */
+static bool pending(struct okw_bell *bell)
 {
 	for (uint32_t w = 0; w < OKW_DIRTY_WORDS; w++)
 		if (atomic_load(&bell->dirty[w]))
@@ -164,7 +165,7 @@ bool oki_bell_pending(struct okw_bell *bell)
 bool oki_bell_sleep(struct okw_bell *bell)
 {
 	atomic_store(&bell->asleep, 1);
-	if (!oki_bell_pending(bell))
+	if (!pending(bell))
 		return true;
 	atomic_store(&bell->asleep, 0);
 	return false;

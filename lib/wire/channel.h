@@ -45,8 +45,6 @@ static inline uint64_t oki_bell_take(struct okw_bell *bell, uint32_t w)
 		return 0;
 	return atomic_exchange(&bell->dirty[w], 0);
 }
-/* Any bit set? Sequentially consistent, for the look between declaring sleep and sleeping. */
-bool oki_bell_pending(struct okw_bell *bell);
 /* Declare sleep; true if it may sleep (nothing pending), false if there is work. */
 bool oki_bell_sleep(struct okw_bell *bell);
 void oki_bell_awake(struct okw_bell *bell);

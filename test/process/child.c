@@ -23,11 +23,6 @@
 const char *child_socket;
 const char *child_arg;
 
-int child_run(Suite *suite)
-{
-	return kv_suite_run(suite);
-}
-
 static int play(const struct child_role *role)
 {
 	Suite *s = suite_create(role->name);

@@ -24,8 +24,6 @@ struct child_role {
 
 /* In main(), first: play the role this program was started with. -1: none, go on with the tests. */
 int child_main(int argc, char **argv, const struct child_role *roles, uint32_t count);
-/* Run the tests of a suite and free it; the exit status. */
-int child_run(Suite *suite);
 
 /* What a role may use. */
 extern const char *child_socket;

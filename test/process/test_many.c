@@ -596,5 +596,5 @@ int main(int argc, char **argv)
 		else
 			tcase_add_test(t, others[i]);
 	suite_add_tcase(s, t);
-	return child_run(s);
+	return kv_suite_run(s);
 }
