@@ -92,6 +92,23 @@ static __device__ void copy_piece(uint64_t to, uint64_t from, uint32_t bytes, ui
 		copy_words<LANES, unsigned char>(to, from, bytes, lane);
 }
 
+/* Columns before `end` have no piece left for this group. Returns end. */
+template <int LANES>
+static __device__ uint32_t pass(const oki_gather &g, uint32_t column, uint32_t end, uint32_t lane)
+{
+	for (; column < end; column++) {
+		uint32_t signal = g.columns[column].signal;
+		if (!signal)
+			continue;
+		/* Every lane's stores first; who waits for the count is no thread of the GPU. */
+		__threadfence_system();
+		__syncwarp(0xffffffffu >> (32 - LANES) << (threadIdx.x % 32 / LANES * LANES));
+		if (lane == 0)
+			atomicAdd(g.counters + signal, 1u);
+	}
+	return column;
+}
+
 /* The row of the next piece is read before this one is copied. */
 template <int LANES> static __device__ void gather(const oki_gather &g)
 {
@@ -99,13 +116,15 @@ template <int LANES> static __device__ void gather(const oki_gather &g)
 	uint32_t lane = thread % LANES, groups = gridDim.x * blockDim.x / LANES;
 	place at = {thread / LANES, 0, 0};
 	piece now, next;
-	bool counts = g.progress && lane == 0;
+	uint32_t passed = 0;
+	bool counts = g.counters && lane == 0;
 	bool more = find_piece(g, at, now);
 	for (;;) {
 		if (counts && at.unit >= g.early) {
-			atomicAdd(g.progress, 1u);
+			atomicAdd(g.counters, 1u);
 			counts = false;
 		}
+		passed = pass<LANES>(g, passed, at.column, lane);
 		if (!more)
 			break;
 		at.unit += groups;

@@ -5,9 +5,9 @@
 #include <stdint.h>
 
 /* Both together fit the 4 KiB of parameters that every driver takes. */
-#define OKI_GATHER_COLUMNS 64u
+#define OKI_GATHER_COLUMNS 84u
 /* Rows that travel in the parameters, so that a small copy reads no table. */
-#define OKI_GATHER_INLINE_ROWS 96u
+#define OKI_GATHER_INLINE_ROWS 80u
 #define OKI_GATHER_THREADS 1024u
 /* Pieces of a row are multiples of this: every warp's lanes have 16 bytes each. */
 #define OKI_GATHER_PIECE 512u
@@ -26,18 +26,23 @@ struct oki_gather_column {
 	uint64_t page0;
 	uint64_t page_stride;
 	uint64_t block_offset;
-	uint64_t bytes;
+	uint32_t bytes;
+	uint32_t signal; /* the counter to raise when this column and all before it are copied; or 0
+			  */
 };
 
 /*
  * All fragments rows × columns, each cut into pieces of piece bytes, the last one shorter. A group
- * of lanes takes one piece at a time. Each group of the launch counts itself once in progress when
- * its next piece is number `early` or a later one, so that the next launch can start while this
- * one ends.
+ * of lanes takes one piece at a time, column after column. Each group of the launch counts itself
+ * once
+ *   in counters[0] when its next piece is number `early` or a later one, so that the next launch
+ *   can start while this one ends;
+ *   in counters[signal] when its share of that column and of all before it is written: once all
+ *   groups have, whoever sees the count sees the bytes.
  */
 struct oki_gather {
 	const struct oki_gather_row *rows; /* NULL: few */
-	uint32_t *progress;		   /* or NULL */
+	uint32_t *counters;		   /* or NULL: nothing is counted */
 	uint32_t row_count;
 	uint32_t column_count;
 	uint32_t piece;

@@ -8,9 +8,6 @@
 #include "base/log.h"
 #include "device/cuda_device.h"
 
-/* About the bytes of the link in 20 us: what a launch or a copy's start costs a few times over. */
-#define JOIN_BYTES (1u << 20)
-
 struct oki_mark {
 	struct oki_device *device;
 	CUevent event;
@@ -408,8 +405,9 @@ static int cuda_fence(struct oki_stream *stream, struct CUstream_st *const *read
 }
 
 static int cuda_copy(struct oki_stream *stream, enum oki_direction direction,
-		     const struct oki_layer_map *const *maps, uint32_t map_count,
-		     const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
+		     const struct oki_layer_map *const *maps, struct CUevent_st *const *events,
+		     uint32_t map_count, const struct oki_run *runs, uint32_t run_count,
+		     struct okv_error *err)
 {
 	const struct oki_cuda_api *api = stream->device->api;
 	struct oki_cuda_scope scope;
@@ -417,7 +415,8 @@ static int cuda_copy(struct oki_stream *stream, enum oki_direction direction,
 	if (result != CUDA_SUCCESS)
 		return oki_cuda_fail(err, OKV_E_COPY, OKV_STAGE_SUBMIT, api, result,
 				     "GPU %d cannot be used", stream->device->index);
-	int rc = oki_cuda_plan_copy(stream, direction, maps, map_count, runs, run_count, err);
+	int rc = oki_cuda_ways_copy(stream, direction, maps, events, map_count, runs, run_count,
+				    err);
 	oki_cuda_leave(&scope);
 	return rc;
 }
@@ -520,7 +519,6 @@ const struct oki_device_ops oki_device_cuda = {
 	.has_callbacks = false,
 	.has_gpu_streams = true,
 	.max_pitch = OKI_CUDA_MAX_PITCH,
-	.join_bytes = JOIN_BYTES,
 	.open = cuda_open,
 	.close = cuda_close,
 	.attach = cuda_attach,

@@ -1,4 +1,4 @@
-/* [B] Memory for a stream's tables, and for the count by which its kernels follow each other. */
+/* [B] Memory for a stream's tables, and for the counters of its kernels. */
 #include "device/cuda_device.h"
 
 #include <stdlib.h>
@@ -43,22 +43,22 @@ CUresult oki_cuda_chunks_init(struct oki_stream *stream)
 	struct oki_cuda_chunk *chunk = chunk_new(stream, CHUNK_BYTES, &result);
 	if (!chunk || !api->stream_wait_value)
 		return result;
-	result = api->memory_alloc(&stream->progress, sizeof(uint32_t));
+	const size_t bytes = sizeof(stream->counts);
+	result = api->memory_alloc(&stream->counters, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
-	memset(chunk->host, 0, sizeof(uint32_t));
-	result = api->copy_to_device(stream->progress, chunk->host, sizeof(uint32_t),
-				     stream->stream);
+	memset(chunk->host, 0, bytes);
+	result = api->copy_to_device(stream->counters, chunk->host, bytes, stream->stream);
 	/* Waited for: the first table overwrites what is copied here. */
 	if (result == CUDA_SUCCESS)
 		result = api->stream_synchronize(stream->stream);
 	/* Some drivers have the call but not the permission: kernels then just follow each other.
 	 */
 	if (result == CUDA_SUCCESS &&
-	    api->stream_wait_value(stream->stream, stream->progress, 0, CU_STREAM_WAIT_VALUE_GEQ) !=
+	    api->stream_wait_value(stream->stream, stream->counters, 0, CU_STREAM_WAIT_VALUE_GEQ) !=
 		    CUDA_SUCCESS) {
-		api->memory_free(stream->progress);
-		stream->progress = 0;
+		api->memory_free(stream->counters);
+		stream->counters = 0;
 	}
 	return result;
 }
@@ -67,9 +67,9 @@ void oki_cuda_chunks_free(struct oki_stream *stream)
 {
 	const struct oki_cuda_api *api = stream->device->api;
 	struct oki_cuda_chunk *chunk;
-	if (stream->progress)
-		api->memory_free(stream->progress);
-	stream->progress = 0;
+	if (stream->counters)
+		api->memory_free(stream->counters);
+	stream->counters = 0;
 	while ((chunk = stream->chunks)) {
 		stream->chunks = chunk->next;
 		api->memory_free(chunk->device);

@@ -42,12 +42,18 @@ struct oki_cuda_chunk {
 	uint64_t bytes, used;
 };
 
+/* Counters of a stream's kernels: [0] says how far the last one is, the others are used in turn by
+ * signals, as many as two kernels that overlap can have. */
+#define OKI_CUDA_COUNTERS (1u + 2 * OKI_JOIN_MAX)
+
 /*
  * Everything of a stream is complete when `stream` is: the other ones start after a point in it
- * (fork) and it waits for what they were given. They carry
- *   side     copies beside a kernel, when one call uses both;
+ * (fork), or wait for its kernels, and it waits for what they were given. They carry
+ *   side     layer events of a kernel, each behind a wait for the layer's counter, so that one
+ *            kernel copies many layers and each is ready as soon as it can be; and copies beside
+ *            a kernel, when one call uses both;
  *   lanes    kernels after the first, in turns: each starts when the one before it has begun its
- *            last pieces, so that the link is never idle between two layers.
+ *            last pieces, so that the link is never idle between two of them.
  */
 struct oki_stream {
 	struct oki_device *device;
@@ -57,11 +63,12 @@ struct oki_stream {
 	CUevent fence; /* for callers' busy streams */
 	CUevent fork, side_done, lane_done[2];
 	bool side_forked;
-	uint32_t kernels;      /* launched since fork was recorded */
-	CUdeviceptr progress;  /* of all its kernels; 0: they follow each other in stream */
-	uint32_t progress_end; /* what the last kernel will bring it to */
-	bool gate;	       /* the next kernel waits for that: the last one is no short one */
-	bool used;	       /* one copy at least, since it was recycled */
+	uint32_t kernels;     /* launched since fork was recorded */
+	CUdeviceptr counters; /* 0: kernels follow each other in stream, one for every event */
+	uint32_t counts[OKI_CUDA_COUNTERS]; /* what the kernels launched so far bring them to */
+	uint32_t next_counter;		    /* for the next signal, less 1 */
+	bool gate;	    /* the next kernel waits for counts[0]: the last one is no short one */
+	uint32_t stretches; /* copied since it was recycled */
 	enum oki_cuda_way way; /* of the last one */
 	uint64_t copying;      /* bytes given to copy engines since it was recycled */
 	struct oki_cuda_chunk *chunks;
@@ -130,35 +137,67 @@ uint64_t oki_cuda_table_rows(const struct oki_run *runs, uint32_t run_count);
 /* Write their rows; host addresses as the GPU has them. */
 void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *runs,
 			 uint32_t run_count, struct oki_gather_row *ret_rows);
-/*
- * The columns of the next launch, from *at_map and *at_segment on, which move on. Also settles how
- * rows are cut for `sms` SMs, the lanes per group and the blocks.
- */
+/* A point in a kernel's work: the layers before `end` are copied when the counter reaches count. */
+struct oki_cuda_signal {
+	uint32_t end;
+	uint32_t counter;
+	uint32_t count;
+};
+
 struct oki_cuda_launch {
 	struct oki_gather gather;
 	uint32_t units; /* pieces of all columns */
 	uint32_t lanes;
 	uint32_t blocks;
+	uint32_t end;			/* layers before this one are in it or in earlier ones */
+	uint32_t columns[OKI_JOIN_MAX]; /* up to and with its i-th layer */
 };
+
+/*
+ * A launch for the layers from `first` on, as many as there are columns for: at least one. Settles
+ * how rows are cut for `sms` SMs, the lanes per group and the blocks.
+ */
 void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction direction,
-			  const struct oki_layer_map *const *maps, uint32_t map_count, uint32_t sms,
-			  uint32_t *at_map, uint32_t *at_segment,
-			  struct oki_cuda_launch *ret_launch);
+			  const struct oki_layer_map *const *maps, uint32_t first,
+			  uint32_t map_count, uint32_t sms, struct oki_cuda_launch *ret_launch);
 CUresult oki_cuda_launch(struct oki_device *device, CUstream stream,
 			 struct oki_cuda_launch *launch);
+/*
+ * Queue the kernel for layers, with a signal at each end of a stretch: ends[i] says whether one
+ * ends after layer i. Every launch's last layer is such an end too. ends NULL: no signals. Room
+ * for map_count signals. Inside a scope.
+ */
+CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction direction,
+			      const struct oki_cuda_table *table,
+			      const struct oki_layer_map *const *maps, const bool *ends,
+			      uint32_t map_count, struct oki_cuda_signal *ret_signals,
+			      uint32_t *ret_signal_count);
 
 /* ---- choosing ---- */
 
-/* Queue layers by the ways that suit them. Inside a scope. */
-int oki_cuda_plan_copy(struct oki_stream *stream, enum oki_direction direction,
-		       const struct oki_layer_map *const *maps, uint32_t map_count,
-		       const struct oki_run *runs, uint32_t run_count, struct okv_error *err);
+/* Some runs of one operation, worked out with its first layer. */
+struct oki_cuda_plan;
+
+/* The stream's plan for these runs, or NULL: no memory. */
+struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct oki_run *runs,
+					uint32_t run_count);
 /* Forget all plans; nothing queued uses them any more. */
 void oki_cuda_plans_forget(struct oki_stream *stream);
-/* Queue the kernel for layers. Inside a scope. */
-CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction direction,
-			      const struct oki_cuda_table *table,
-			      const struct oki_layer_map *const *maps, uint32_t map_count);
+/* The way by prediction for all these layers. BOTH only if the plan has runs of both kinds. */
+enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
+				       struct oki_cuda_plan *plan,
+				       const struct oki_layer_map *const *maps, uint32_t map_count);
+/* Rows for the kernel: all of them, or those that do not suit copy engines. */
+CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, bool all,
+			     const struct oki_cuda_table **ret_table);
+/* The runs that suit copy engines. */
+uint32_t oki_cuda_plan_long(const struct oki_cuda_plan *plan, const struct oki_run **ret_runs);
+
+/* Queue layers by the ways that suit them, as device.h says. Inside a scope. */
+int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
+		       const struct oki_layer_map *const *maps, CUevent const *events,
+		       uint32_t map_count, const struct oki_run *runs, uint32_t run_count,
+		       struct okv_error *err);
 
 /* Room for tables, before the first copy needs it, and its end. */
 CUresult oki_cuda_chunks_init(struct oki_stream *stream);

@@ -13,11 +13,7 @@
 /* Units are counted in 32 bits. */
 #define UNITS_MAX 0x7fffffffu
 
-/*
- * With so much left to copy the next kernel may start: about what the link moves until it does.
- * The first kernel of an operation shares the link with its successor for its last pieces only, so
- * that the first layer is ready as soon as it can be.
- */
+/* With so much left to copy the next kernel may start: about what the link moves until it does. */
 #define EARLY_BYTES (2u << 20)
 
 int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err)
@@ -139,54 +135,57 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 }
 
 /* Whole rounds of all groups; with fewer units than that, at once. */
-static void set_early(struct oki_cuda_launch *launch, uint64_t bytes)
+static void set_early(struct oki_cuda_launch *launch)
 {
 	struct oki_gather *g = &launch->gather;
 	uint64_t groups = launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
 	g->early = 0;
 	if (launch->units <= groups)
 		return;
-	uint64_t last = (bytes + groups * g->piece - 1) / (groups * g->piece) * groups;
+	uint64_t last = (EARLY_BYTES + groups * g->piece - 1) / (groups * g->piece) * groups;
 	g->early = (uint32_t)(launch->units > last ? launch->units - last : 0);
 }
 
+/* False: there is no room for this layer any more. */
+static bool add_columns(struct oki_gather *g, const struct oki_layer_map *map, bool joinable)
+{
+	struct oki_layer_map joined;
+	if (joinable) {
+		oki_join_segments(map, &joined);
+		map = &joined;
+	}
+	if (g->column_count + map->segment_count > OKI_GATHER_COLUMNS)
+		return false;
+	for (uint32_t s = 0; s < map->segment_count; s++) {
+		const struct oki_segment_map *seg = &map->segments[s];
+		g->columns[g->column_count++] = (struct oki_gather_column){
+			.page0 = (uint64_t)(uintptr_t)map->base + seg->page_offset,
+			.page_stride = map->page_stride,
+			.block_offset = seg->block_offset,
+			.bytes = (uint32_t)seg->bytes,
+		};
+	}
+	return true;
+}
+
 void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction direction,
-			  const struct oki_layer_map *const *maps, uint32_t map_count, uint32_t sms,
-			  uint32_t *at_map, uint32_t *at_segment,
-			  struct oki_cuda_launch *ret_launch)
+			  const struct oki_layer_map *const *maps, uint32_t first,
+			  uint32_t map_count, uint32_t sms, struct oki_cuda_launch *ret_launch)
 {
 	struct oki_gather *g = &ret_launch->gather;
 	g->row_count = table->count;
 	g->to_pages = direction == OKI_TO_PAGES;
-	g->progress = NULL;
+	g->counters = NULL;
 	g->rows = (const struct oki_gather_row *)(uintptr_t)table->device;
 	if (!table->device)
 		memcpy(g->few, table->host, table->count * sizeof(g->few[0]));
-	uint32_t count = 0;
-	while (*at_map < map_count && count < OKI_GATHER_COLUMNS) {
-		const struct oki_layer_map *map = maps[*at_map];
-		struct oki_layer_map joined;
-		if (table->joinable) {
-			oki_join_segments(map, &joined);
-			map = &joined;
-		}
-		while (*at_segment < map->segment_count && count < OKI_GATHER_COLUMNS) {
-			const struct oki_segment_map *seg = &map->segments[(*at_segment)++];
-			g->columns[count++] = (struct oki_gather_column){
-				.page0 = (uint64_t)(uintptr_t)map->base + seg->page_offset,
-				.page_stride = map->page_stride,
-				.block_offset = seg->block_offset,
-				.bytes = seg->bytes,
-			};
-		}
-		if (*at_segment == map->segment_count) {
-			*at_segment = 0;
-			++*at_map;
-		}
-	}
-	g->column_count = count;
+	g->column_count = 0;
+	ret_launch->end = first;
+	while (ret_launch->end < map_count &&
+	       add_columns(g, maps[ret_launch->end], table->joinable))
+		ret_launch->columns[ret_launch->end++ - first] = g->column_count;
 	cut(ret_launch, sms);
-	set_early(ret_launch, EARLY_BYTES);
+	set_early(ret_launch);
 }
 
 CUresult oki_cuda_launch(struct oki_device *device, CUstream stream, struct oki_cuda_launch *launch)
@@ -210,34 +209,67 @@ static CUresult next_lane(struct oki_stream *stream, CUstream *ret_lane)
 		stream->side_forked = false;
 		return api->event_record(stream->fork, stream->stream);
 	}
-	if (!stream->progress)
+	if (!stream->counters)
 		return CUDA_SUCCESS;
 	CUstream lane = stream->lanes[stream->kernels % 2];
 	CUresult result = CUDA_SUCCESS;
 	if (stream->kernels <= 2)
 		result = api->stream_wait_event(lane, stream->fork, 0);
 	if (result == CUDA_SUCCESS && stream->gate)
-		result = api->stream_wait_value(lane, stream->progress, stream->progress_end,
+		result = api->stream_wait_value(lane, stream->counters, stream->counts[0],
 						CU_STREAM_WAIT_VALUE_GEQ);
 	*ret_lane = lane;
 	return result;
 }
 
-static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *launch)
+static uint32_t group_count(const struct oki_cuda_launch *launch)
+{
+	return launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
+}
+
+/* Counters for the launch's ends, each at the last column of its layer. */
+static uint32_t set_signals(const struct oki_stream *stream, struct oki_cuda_launch *launch,
+			    const bool *ends, uint32_t first, struct oki_cuda_signal *ret_signals)
+{
+	uint32_t count = 0;
+	for (uint32_t i = first; i < launch->end; i++) {
+		if (!ends[i] && i + 1 < launch->end)
+			continue;
+		uint32_t counter = 1 + (stream->next_counter + count) % (OKI_CUDA_COUNTERS - 1);
+		launch->gather.columns[launch->columns[i - first] - 1].signal = counter;
+		ret_signals[count++] = (struct oki_cuda_signal){
+			.end = i + 1,
+			.counter = counter,
+			.count = stream->counts[counter] + group_count(launch),
+		};
+	}
+	return count;
+}
+
+/* The kernel was accepted and will count. */
+static void take_counts(struct oki_stream *stream, const struct oki_cuda_launch *launch,
+			const struct oki_cuda_signal *signals, uint32_t signal_count)
+{
+	stream->gate = launch->gather.early > 0;
+	stream->counts[0] += group_count(launch);
+	for (uint32_t i = 0; i < signal_count; i++)
+		stream->counts[signals[i].counter] = signals[i].count;
+	stream->next_counter = (stream->next_counter + signal_count) % (OKI_CUDA_COUNTERS - 1);
+}
+
+static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *launch,
+			    const struct oki_cuda_signal *signals, uint32_t signal_count)
 {
 	const struct oki_cuda_api *api = stream->device->api;
 	CUstream lane;
 	CUresult result = next_lane(stream, &lane);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (stream->kernels == 0)
-		set_early(launch, 1);
-	launch->gather.progress = (uint32_t *)(uintptr_t)stream->progress;
+	launch->gather.counters = (uint32_t *)(uintptr_t)stream->counters;
 	result = oki_cuda_launch(stream->device, lane, launch);
 	if (result != CUDA_SUCCESS)
 		return result;
-	stream->gate = launch->gather.early > 0;
-	stream->progress_end += launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
+	take_counts(stream, launch, signals, signal_count);
 	CUevent done = stream->lane_done[stream->kernels++ % 2];
 	if (lane == stream->stream)
 		return CUDA_SUCCESS;
@@ -247,16 +279,25 @@ static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *l
 
 CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction direction,
 			      const struct oki_cuda_table *table,
-			      const struct oki_layer_map *const *maps, uint32_t map_count)
+			      const struct oki_layer_map *const *maps, const bool *ends,
+			      uint32_t map_count, struct oki_cuda_signal *ret_signals,
+			      uint32_t *ret_signal_count)
 {
-	uint32_t at_map = 0, at_segment = 0;
-	while (at_map < map_count && table->count > 0) {
-		struct oki_cuda_launch launch;
-		oki_cuda_launch_fill(table, direction, maps, map_count, stream->device->sms,
-				     &at_map, &at_segment, &launch);
-		CUresult result = launch_next(stream, &launch);
+	struct oki_cuda_launch launch;
+	*ret_signal_count = 0;
+	if (table->count == 0)
+		return CUDA_SUCCESS;
+	for (uint32_t first = 0; first < map_count; first = launch.end) {
+		struct oki_cuda_signal *signals = ret_signals + *ret_signal_count;
+		uint32_t count = 0;
+		oki_cuda_launch_fill(table, direction, maps, first, map_count, stream->device->sms,
+				     &launch);
+		if (ends && stream->counters)
+			count = set_signals(stream, &launch, ends, first, signals);
+		CUresult result = launch_next(stream, &launch, signals, count);
 		if (result != CUDA_SUCCESS)
 			return result;
+		*ret_signal_count += count;
 	}
 	return CUDA_SUCCESS;
 }

@@ -84,9 +84,7 @@ static void run_kernel(struct bench *b, uint64_t bytes, uint64_t fragment)
 		.joinable = true,
 	};
 	struct oki_cuda_launch launch;
-	uint32_t at_map = 0, at_segment = 0;
-	oki_cuda_launch_fill(&table, b->direction, maps, 1, b->device->sms, &at_map, &at_segment,
-			     &launch);
+	oki_cuda_launch_fill(&table, b->direction, maps, 0, 1, b->device->sms, &launch);
 	note(b, oki_cuda_launch(b->device, b->stream, &launch));
 }
 
@@ -161,7 +159,7 @@ static void measure_kernel(struct bench *b, struct oki_cuda_rates *rates)
 
 static void measure_direction(struct bench *b, struct oki_cuda_rates *rates)
 {
-	const uint64_t row = 4096, long_row = 32768;
+	const uint64_t row = 4096, long_row = 65536;
 	/* Here everything lies in a few MiB, which is friendlier than an arena: what is measured
 	 * can raise the price of an operation only. */
 	settle(&rates->copy_ns, each(b, COPY_2D, 4, 36, row, 0) - 4 * (double)row / rates->link,

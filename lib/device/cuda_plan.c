@@ -1,7 +1,7 @@
 /*
- * [B] By which way each copy goes. What depends on the runs alone is worked out with the first
- * layer of an operation and group, so that later layers cost the CPU the same however many blocks
- * there are.
+ * [B] What depends on the runs of an operation alone: the kernel's table, and which way is the
+ * fastest. It is worked out with the first layer of a group, so that later layers cost the CPU the
+ * same however many blocks there are.
  */
 #include "device/cuda_device.h"
 
@@ -84,11 +84,11 @@ void oki_cuda_plans_forget(struct oki_stream *stream)
 	stream->kernels = 0;
 	atomic_fetch_sub_explicit(&stream->device->copying, stream->copying, memory_order_relaxed);
 	stream->copying = 0;
-	stream->used = false;
+	stream->stretches = 0;
 }
 
-static struct oki_cuda_plan *plan_get(struct oki_stream *stream, const struct oki_run *runs,
-				      uint32_t run_count)
+struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct oki_run *runs,
+					uint32_t run_count)
 {
 	struct oki_cuda_plan *plan = stream->plans;
 	while (plan && (plan->runs != runs || plan->run_count != run_count))
@@ -157,27 +157,32 @@ static void price(struct pricer *p, const struct oki_run *run)
 }
 
 /*
- * Runs that suit copy engines to the front of a copy, by the first layer of the group. Without
- * memory, or with one kind only, there is nothing to share.
+ * Runs that suit copy engines to the front of a copy, by the first layer of the group. With one
+ * kind only, which is the usual case, there is nothing to share and no copy; without memory
+ * neither.
  */
 static void split(struct oki_stream *stream, const struct oki_cuda_rates *rates,
 		  struct oki_cuda_plan *plan, const struct oki_layer_map *map)
 {
-	struct oki_run *sorted = malloc(plan->run_count * sizeof(*sorted));
-	uint32_t front = 0, back = plan->run_count;
 	struct pricer pricer;
+	uint32_t long_count = 0;
 	pricer_init(&pricer, stream, rates, map);
-	for (uint32_t i = 0; i < plan->run_count && sorted; i++) {
+	for (uint32_t i = 0; i < plan->run_count; i++) {
+		price(&pricer, &plan->runs[i]);
+		long_count += pricer.dma_ns <= pricer.kernel_ns;
+	}
+	if (long_count == 0 || long_count == plan->run_count)
+		return;
+	plan->sorted = malloc(plan->run_count * sizeof(*plan->sorted));
+	if (!plan->sorted)
+		return;
+	plan->long_count = long_count;
+	uint32_t front = 0, back = long_count;
+	for (uint32_t i = 0; i < plan->run_count; i++) {
 		price(&pricer, &plan->runs[i]);
 		bool is_long = pricer.dma_ns <= pricer.kernel_ns;
-		sorted[is_long ? front++ : --back] = plan->runs[i];
+		plan->sorted[is_long ? front++ : back++] = plan->runs[i];
 	}
-	if (front == 0 || front == plan->run_count) {
-		free(sorted);
-		return;
-	}
-	plan->sorted = sorted;
-	plan->long_count = front;
 }
 
 static void add_up(struct oki_stream *stream, const struct oki_cuda_rates *rates,
@@ -218,10 +223,11 @@ static const struct oki_cuda_load *load_of(struct oki_stream *stream,
 	return &plan->shapes[plan->shape_count++].load;
 }
 
-static enum oki_cuda_way choose(struct oki_stream *stream, const struct oki_cuda_rates *rates,
-				struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
-				uint32_t map_count)
+enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
+				       struct oki_cuda_plan *plan,
+				       const struct oki_layer_map *const *maps, uint32_t map_count)
 {
+	const struct oki_cuda_rates *rates = &stream->device->rates[direction];
 	struct oki_cuda_load sum = {0};
 	if (!plan || plan->rows > UINT32_MAX || stream->device->path == OKV_COPY_DMA)
 		return OKI_CUDA_WAY_DMA;
@@ -237,96 +243,30 @@ static enum oki_cuda_way choose(struct oki_stream *stream, const struct oki_cuda
 	}
 	uint64_t copying = atomic_load_explicit(&stream->device->copying, memory_order_relaxed);
 	sum.ahead = copying > stream->copying ? copying - stream->copying : 0;
-	sum.follows = stream->used;
+	sum.follows = stream->stretches > 0;
 	sum.last = stream->way;
 	enum oki_cuda_way way = oki_cuda_choose(rates, &sum);
-	return way == OKI_CUDA_WAY_BOTH && !plan->sorted ? OKI_CUDA_WAY_KERNEL : way;
+	/* Both need runs of both kinds, and a side stream that can wait for the kernel's layers. */
+	if (way == OKI_CUDA_WAY_BOTH && (!plan->sorted || !stream->counters))
+		return OKI_CUDA_WAY_KERNEL;
+	return way;
 }
 
-/* ---- copying ---- */
-
-static CUresult copy_all(struct oki_stream *stream, enum oki_direction direction,
-			 struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
-			 uint32_t map_count)
+CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, bool all,
+			     const struct oki_cuda_table **ret_table)
 {
-	CUresult result = CUDA_SUCCESS;
-	if (!plan->all.host)
-		result = table_build(stream, plan->runs, plan->run_count, plan->few[0], &plan->all);
-	if (result != CUDA_SUCCESS)
-		return result;
-	return oki_cuda_kernel_copy(stream, direction, &plan->all, maps, map_count);
+	struct oki_cuda_table *table = all ? &plan->all : &plan->rest;
+	*ret_table = table;
+	if (table->host)
+		return CUDA_SUCCESS;
+	if (all)
+		return table_build(stream, plan->runs, plan->run_count, plan->few[0], table);
+	return table_build(stream, plan->sorted + plan->long_count,
+			   plan->run_count - plan->long_count, plan->few[1], table);
 }
 
-static int copy_engines(struct oki_stream *stream, CUstream queue, enum oki_direction direction,
-			const struct oki_layer_map *const *maps, uint32_t map_count,
-			const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
+uint32_t oki_cuda_plan_long(const struct oki_cuda_plan *plan, const struct oki_run **ret_runs)
 {
-	struct oki_device *device = stream->device;
-	uint64_t bytes = 0, rows = oki_cuda_table_rows(runs, run_count);
-	for (uint32_t i = 0; i < map_count; i++)
-		bytes += rows * oki_layer_row_bytes(maps[i]);
-	stream->copying += bytes;
-	atomic_fetch_add_explicit(&device->copying, bytes, memory_order_relaxed);
-	return oki_cuda_copy(device->api, &device->rates[direction], queue, direction, maps,
-			     map_count, runs, run_count, err);
-}
-
-/* The kernel as ever, copy engines in the side stream; the stream goes on after both. */
-static int copy_both(struct oki_stream *stream, enum oki_direction direction,
-		     struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
-		     uint32_t map_count, struct okv_error *err)
-{
-	const struct oki_cuda_api *api = stream->device->api;
-	CUresult result = CUDA_SUCCESS;
-	if (!plan->rest.host)
-		result = table_build(stream, plan->sorted + plan->long_count,
-				     plan->run_count - plan->long_count, plan->few[1], &plan->rest);
-	if (result == CUDA_SUCCESS)
-		result = oki_cuda_kernel_copy(stream, direction, &plan->rest, maps, map_count);
-	if (result == CUDA_SUCCESS && !stream->side_forked)
-		result = api->stream_wait_event(stream->side, stream->fork, 0);
-	if (result != CUDA_SUCCESS)
-		goto failed;
-	stream->side_forked = true;
-	int rc = copy_engines(stream, stream->side, direction, maps, map_count, plan->sorted,
-			      plan->long_count, err);
-	if (rc < 0)
-		return rc;
-	result = api->event_record(stream->side_done, stream->side);
-	if (result == CUDA_SUCCESS)
-		result = api->stream_wait_event(stream->stream, stream->side_done, 0);
-	if (result == CUDA_SUCCESS)
-		return 0;
-failed:
-	return oki_cuda_fail(err, OKV_E_COPY, OKV_STAGE_SUBMIT, api, result,
-			     "the GPU did not accept a copy");
-}
-
-int oki_cuda_plan_copy(struct oki_stream *stream, enum oki_direction direction,
-		       const struct oki_layer_map *const *maps, uint32_t map_count,
-		       const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
-{
-	struct oki_device *device = stream->device;
-	const struct oki_cuda_rates *rates = &device->rates[direction];
-	struct oki_cuda_plan *plan = NULL;
-	if (device->path != OKV_COPY_DMA)
-		plan = plan_get(stream, runs, run_count);
-	stream->way = choose(stream, rates, plan, maps, map_count);
-	stream->used = true;
-	switch (stream->way) {
-	case OKI_CUDA_WAY_KERNEL: {
-		CUresult result = copy_all(stream, direction, plan, maps, map_count);
-		/* No room for a table: copy engines need none. */
-		if (result == CUDA_ERROR_OUT_OF_MEMORY && !plan->all.host)
-			break;
-		if (result == CUDA_SUCCESS)
-			return 0;
-		return oki_cuda_fail(err, OKV_E_COPY, OKV_STAGE_SUBMIT, device->api, result,
-				     "the GPU did not accept a copy kernel");
-	}
-	case OKI_CUDA_WAY_BOTH: return copy_both(stream, direction, plan, maps, map_count, err);
-	case OKI_CUDA_WAY_DMA: break;
-	}
-	return copy_engines(stream, stream->stream, direction, maps, map_count, runs, run_count,
-			    err);
+	*ret_runs = plan->sorted;
+	return plan->long_count;
 }

@@ -71,11 +71,6 @@ struct oki_device_ops {
 	bool has_callbacks;   /* notify is called; otherwise marks must be polled */
 	bool has_gpu_streams; /* callers may pass streams and events */
 	uint64_t max_pitch;   /* longest host or device pitch of a strided copy */
-	/* Layers of one group that follow each other in consumption order are handed over in one
-	 * copy while they have at most this many bytes together: about what the device moves in
-	 * the time a few copies take to start, so that none becomes ready noticeably later; the
-	 * first ones of an operation with less. 0: never. */
-	uint64_t join_bytes;
 
 	/* Everything lazy happens here: contexts, threads. The caller's context stays current. */
 	int (*open)(const struct oki_device_config *config, struct oki_device **ret_device,
@@ -110,12 +105,19 @@ struct oki_device_ops {
 	 * never blocks. OKV_E_INVAL: wrong context, capturing. */
 	int (*fence)(struct oki_stream *stream, struct CUstream_st *const *ready, uint32_t count,
 		     struct okv_error *err);
-	/* Queue the same runs of up to OKI_JOIN_MAX layers. Borrows each map and the runs until a
-	 * mark recorded later is complete, maps itself for the call only. Until the stream is
-	 * recycled the same runs pointer and count stand for the same runs. */
+	/*
+	 * Queue the same runs of layers that follow each other in consumption order, at most
+	 * OKI_JOIN_MAX: the first ones, as many as the device takes at once. Returns how many
+	 * those are, at least one; the rest is for the next call, at once. events[i], unless NULL,
+	 * is recorded when layer i's last byte is there, and never before; events may be NULL.
+	 * Borrows each map and the runs until a mark recorded later is complete, the arrays for
+	 * the call only. Until the stream is recycled the same runs pointer and count stand for
+	 * the same runs.
+	 */
 	int (*copy)(struct oki_stream *stream, enum oki_direction direction,
-		    const struct oki_layer_map *const *maps, uint32_t map_count,
-		    const struct oki_run *runs, uint32_t run_count, struct okv_error *err);
+		    const struct oki_layer_map *const *maps, struct CUevent_st *const *events,
+		    uint32_t map_count, const struct oki_run *runs, uint32_t run_count,
+		    struct okv_error *err);
 	int (*record_event)(struct oki_stream *stream, struct CUevent_st *event,
 			    struct okv_error *err);
 

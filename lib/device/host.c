@@ -181,10 +181,14 @@ static struct oki_host_step *step_get(struct oki_device *device)
 	return step;
 }
 
-static int copy_layer(struct oki_stream *stream, enum oki_direction direction,
-		      const struct oki_layer_map *map, const struct oki_run *runs,
-		      uint32_t run_count, struct okv_error *err)
+/* One layer at a time: a mark for each follows. */
+static int host_copy(struct oki_stream *stream, enum oki_direction direction,
+		     const struct oki_layer_map *const *maps, struct CUevent_st *const *events,
+		     uint32_t map_count, const struct oki_run *runs, uint32_t run_count,
+		     struct okv_error *err)
 {
+	(void)events, (void)map_count;
+	const struct oki_layer_map *map = maps[0];
 	struct oki_device *device = stream->device;
 	struct oki_host_work work = {
 		.direction = direction,
@@ -195,7 +199,7 @@ static int copy_layer(struct oki_stream *stream, enum oki_direction direction,
 	};
 	uint64_t bytes = oki_host_work_bytes(&work, PAST_CACHE_BYTES);
 	if (bytes == 0)
-		return 0;
+		return 1;
 	oki_join_segments(map, &work.joined);
 
 	pthread_mutex_lock(&device->lock);
@@ -203,7 +207,7 @@ static int copy_layer(struct oki_stream *stream, enum oki_direction direction,
 		stream->inline_bytes += bytes;
 		pthread_mutex_unlock(&device->lock);
 		oki_host_copy(&work, (struct oki_host_cursor){0}, bytes);
-		return 0;
+		return 1;
 	}
 	struct oki_host_step *step = step_get(device);
 	bool wake = false;
@@ -217,17 +221,7 @@ static int copy_layer(struct oki_stream *stream, enum oki_direction direction,
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_SUBMIT, "no memory to queue a copy");
 	if (wake)
 		pthread_cond_signal(&device->work);
-	return 0;
-}
-
-static int host_copy(struct oki_stream *stream, enum oki_direction direction,
-		     const struct oki_layer_map *const *maps, uint32_t map_count,
-		     const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
-{
-	int rc = 0;
-	for (uint32_t i = 0; i < map_count && rc == 0; i++)
-		rc = copy_layer(stream, direction, maps[i], runs, run_count, err);
-	return rc;
+	return 1;
 }
 
 static int host_record_event(struct oki_stream *stream, struct CUevent_st *event,

@@ -5,13 +5,14 @@
 
 #include "base/error.h"
 
+/* The device may have recorded the layer's event with its copy. */
 static int record_layer(struct oki_worker *w, struct oki_transfer *t, uint32_t layer,
-			struct okv_error *err)
+			bool event_recorded, struct okv_error *err)
 {
 	if (t->recorded[layer])
 		return 0;
 	int rc;
-	if (t->events && t->events[layer]) {
+	if (t->events && t->events[layer] && !event_recorded) {
 		rc = w->ops->record_event(t->stream, t->events[layer], err);
 		if (rc)
 			return rc;
@@ -89,40 +90,78 @@ static uint64_t layer_bytes(const struct oki_worker *w, const struct oki_submiss
 	return bytes * part->blocks[l->group];
 }
 
-/* Layers of one copy call, from part->place to just before end; those without blocks between
- * them cost nothing and go along. */
+/* Does nothing that comes later belong to this layer? */
+static bool is_done(const struct oki_worker *w, const struct oki_submission *part, uint32_t layer)
+{
+	uint32_t bit = 1u << w->config.schema->layers[layer].group;
+	return part->done & bit || !(part->asked & bit);
+}
+
+/* Layers for one copy call, from part->place on; those without blocks between them cost nothing
+ * and go along. */
 struct stretch {
-	uint32_t end;
 	uint32_t group;
 	uint32_t map_count;
-	uint64_t bytes;
+	uint32_t places[OKI_JOIN_MAX + 1]; /* of each map, and where the next stretch begins */
+	uint64_t bytes[OKI_JOIN_MAX];
 	const struct oki_layer_map *maps[OKI_JOIN_MAX];
+	struct CUevent_st *events[OKI_JOIN_MAX];
 };
 
-static void next_stretch(const struct oki_worker *w, const struct oki_submission *part,
+static void next_stretch(const struct oki_worker *w, const struct oki_transfer *t,
 			 struct stretch *ret_stretch)
 {
 	const struct oki_schema *schema = w->config.schema;
-	/* The first calls are shorter: copies start, and the first layer is ready, sooner. */
-	uint64_t join_bytes = w->ops->join_bytes >> (part->calls < 2 ? 2 - part->calls : 0);
+	const struct oki_submission *part = &t->part;
+	uint64_t left = t->pieces.marks[0] ? OKI_PIECE_BYTES - t->pieces.bytes : UINT64_MAX;
 	struct stretch *st = ret_stretch;
+	uint32_t end;
 	st->group = st->map_count = 0;
-	st->bytes = 0;
-	for (st->end = part->place; st->end < schema->layer_count; st->end++) {
-		uint32_t layer = schema->by_order[st->end];
+	for (end = part->place; end < schema->layer_count; end++) {
+		uint32_t layer = schema->by_order[end], i = st->map_count;
 		uint32_t group = schema->layers[layer].group;
 		if (!part->runs[group].count)
 			continue;
 		uint64_t bytes = layer_bytes(w, part, layer);
-		bool fits =
-			st->map_count == 0 || (group == st->group && st->map_count < OKI_JOIN_MAX &&
-					       st->bytes + bytes <= join_bytes);
-		if (!fits)
+		if (i > 0 && (group != st->group || i == OKI_JOIN_MAX || bytes > left))
 			break;
+		left -= bytes < left ? bytes : left;
 		st->group = group;
-		st->bytes += bytes;
-		st->maps[st->map_count++] = &w->config.geometry->maps[layer];
+		st->places[i] = end;
+		st->bytes[i] = bytes;
+		st->maps[i] = &w->config.geometry->maps[layer];
+		st->events[i] = t->events && is_done(w, part, layer) ? t->events[layer] : NULL;
+		st->map_count++;
 	}
+	st->places[st->map_count] = end;
+}
+
+/* Copy the first layers of what is left, as many as the device takes at once. */
+static int copy_some(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)
+{
+	const struct oki_schema *schema = w->config.schema;
+	struct oki_submission *part = &t->part;
+	struct stretch st;
+	next_stretch(w, t, &st);
+	const struct oki_runs *runs = &part->runs[st.group];
+	int taken = 0;
+	if (st.map_count)
+		taken = w->ops->copy(t->stream, t->direction, st.maps, st.events, st.map_count,
+				     runs->runs, runs->count, err);
+	if (taken < 0)
+		return taken;
+	for (int i = 0; i < taken; i++)
+		t->pieces.bytes += st.bytes[i];
+	for (uint32_t end = st.places[taken]; part->place < end; part->place++) {
+		uint32_t layer = schema->by_order[part->place];
+		if (!is_done(w, part, layer))
+			continue;
+		bool copied = part->runs[schema->layers[layer].group].count;
+		int rc = record_layer(w, t, layer, copied, err);
+		if (rc)
+			return rc;
+	}
+	return 0;
 }
 
 /* A transfer that goes out whole and has copies the GPU did not end yet. */
@@ -176,25 +215,9 @@ int oki_submit_some(struct oki_worker *w, struct oki_transfer *t, bool *ret_move
 	while (part->place < schema->layer_count) {
 		if (t->pieces.marks[0] && t->pieces.bytes >= OKI_PIECE_BYTES)
 			return end_piece(w, t, err);
-		struct stretch st;
-		next_stretch(w, part, &st);
-		if (st.map_count)
-			rc = w->ops->copy(t->stream, t->direction, st.maps, st.map_count,
-					  part->runs[st.group].runs, part->runs[st.group].count,
-					  err);
+		rc = copy_some(w, t, err);
 		if (rc < 0)
 			return rc;
-		for (; part->place < st.end; part->place++) {
-			uint32_t layer = schema->by_order[part->place];
-			uint32_t bit = 1u << schema->layers[layer].group;
-			if (!(part->done & bit) && part->asked & bit)
-				continue;
-			rc = record_layer(w, t, layer, err);
-			if (rc)
-				return rc;
-		}
-		part->calls++;
-		t->pieces.bytes += st.bytes;
 		*ret_moved = true;
 	}
 	part->in_hand = false;
@@ -205,7 +228,7 @@ int oki_submit_end(struct oki_worker *w, struct oki_transfer *t, struct okv_erro
 {
 	const struct oki_schema *schema = w->config.schema;
 	for (uint32_t i = 0; i < schema->layer_count; i++) {
-		int rc = record_layer(w, t, schema->by_order[i], err);
+		int rc = record_layer(w, t, schema->by_order[i], false, err);
 		if (rc)
 			return rc;
 	}

@@ -54,7 +54,6 @@ struct oki_submission {
 	bool in_hand;
 	bool last;
 	uint32_t place; /* in consumption order: the next layer */
-	uint32_t calls; /* copy calls so far */
 	uint32_t asked; /* bit g: the transfer has group g */
 	uint32_t done;	/* bit g: no later part has blocks of group g */
 	uint32_t blocks[OKV_MAX_GROUPS];

@@ -19,7 +19,7 @@
 
 #define ARENA (5ull << 30)
 #define SHADOW (5ull << 30)
-#define WORKERS 6
+#define WORKERS 7
 
 struct way {
 	const char *name;
@@ -30,7 +30,8 @@ struct way {
 static struct way ways[WORKERS] = {
 	{"dma", OKV_COPY_DMA, 0, NULL},		{"auto", OKV_COPY_AUTO, 0, NULL},
 	{"kernel/4", OKV_COPY_KERNEL, 4, NULL}, {"kernel/2", OKV_COPY_KERNEL, 2, NULL},
-	{"kernel/8", OKV_COPY_KERNEL, 8, NULL}, {"kernel/16", OKV_COPY_KERNEL, 16, NULL},
+	{"kernel/1", OKV_COPY_KERNEL, 1, NULL}, {"kernel/8", OKV_COPY_KERNEL, 8, NULL},
+	{"kernel/16", OKV_COPY_KERNEL, 16, NULL},
 };
 
 static const struct oki_cuda_api *api;
@@ -744,7 +745,7 @@ static void busy(void)
 	for (int shuffled = 0; shuffled < 2; shuffled++) {
 		struct model m;
 		model_init(&m, 36, 2, 32768, 512, shuffled);
-		for (int w = 0; w < 6; w++) {
+		for (int w = 0; w < WORKERS; w++) {
 			struct oki_worker *worker = worker_for(&ways[w], &m);
 			double alone[3], beside[3], rates[3];
 			for (int i = 0; i < 3; i++) {

@@ -184,7 +184,9 @@ START_TEST(bytes_as_a_plain_loop)
 		case_place(&c, host, pages);
 		case_expect(&c, host, direction, want_host, want_pages);
 		const struct oki_layer_map *map = &c.map;
-		OKAY(ops->copy(stream, direction, &map, 1, c.runs, c.run_count, &problem));
+		ck_assert_int_eq(
+			ops->copy(stream, direction, &map, NULL, 1, c.runs, c.run_count, &problem),
+			1);
 		OKAY(ops->record(stream, mark, &problem));
 		wait_mark(mark);
 		ops->stream_recycle(stream);
@@ -299,10 +301,12 @@ START_TEST(a_fence_waits_for_busy_streams)
 	MUST(cu.cuMemsetD8Async((CUdeviceptr)p.pages, 0xab, PAGES * PAGE, busy));
 	CUstream ready[2] = {idle, busy};
 	OKAY(ops->fence(fenced, _i == 2 ? ready : &ready[1], _i == 2 ? 2 : 1, &problem));
-	OKAY(ops->copy(fenced, OKI_TO_BLOCKS, p.maps, 1, &p.run, 1, &problem));
+	ck_assert_int_eq(ops->copy(fenced, OKI_TO_BLOCKS, p.maps, NULL, 1, &p.run, 1, &problem), 1);
 	OKAY(ops->record(fenced, mark, &problem));
 	OKAY(ops->fence(free_stream, &idle, 1, &problem));
-	OKAY(ops->copy(free_stream, OKI_TO_PAGES, other.maps, 1, &other.run, 1, &problem));
+	ck_assert_int_eq(
+		ops->copy(free_stream, OKI_TO_PAGES, other.maps, NULL, 1, &other.run, 1, &problem),
+		1);
 	OKAY(ops->record(free_stream, free_mark, &problem));
 	wait_mark(free_mark);
 	ck_assert_int_eq(ops->query(mark, &problem), 0);
@@ -346,7 +350,7 @@ START_TEST(an_event_comes_after_the_bytes)
 	gate_close(&gate, writer);
 	MUST(cu.cuMemsetD8Async((CUdeviceptr)p.pages, 0, PAGES * PAGE, writer));
 	OKAY(ops->fence(stream, &writer, 1, &problem));
-	OKAY(ops->copy(stream, OKI_TO_PAGES, p.maps, 1, &p.run, 1, &problem));
+	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem), 1);
 	OKAY(ops->record_event(stream, event, &problem));
 	OKAY(ops->check_event(device, event, &problem));
 	MUST(cu.cuStreamWaitEvent(consumer, event, 0));
@@ -384,7 +388,8 @@ static void *use_everything(void *arg)
 	ck_assert(memcmp(id, zero, 16) != 0);
 	OKAY(ops->check_memory(device, p->pages, PAGES * PAGE, &problem));
 	OKAY(ops->pin(second, p->host, PAGES * PAGE, false, &problem));
-	OKAY(ops->copy(stream, OKI_TO_PAGES, p->maps, 1, &p->run, 1, &problem));
+	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, p->maps, NULL, 1, &p->run, 1, &problem),
+			 1);
 	OKAY(ops->record(stream, mark, &problem));
 	wait_mark(mark);
 	OKAY(ops->drain(stream, &problem));
@@ -423,7 +428,7 @@ START_TEST(captures_are_refused_and_survive)
 
 	MUST(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	ck_assert_int_eq(ops->fence(copies, &stream, 1, &problem), OKV_E_INVAL);
-	OKAY(ops->copy(copies, OKI_TO_PAGES, p.maps, 1, &p.run, 1, &problem));
+	ck_assert_int_eq(ops->copy(copies, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem), 1);
 	OKAY(ops->record(copies, mark, &problem));
 	wait_mark(mark);
 	OKAY(ops->drain(copies, &problem));
@@ -503,7 +508,7 @@ START_TEST(mapped_memory_is_checked_and_copied)
 	for (size_t i = 0; i < PAGES * PAGE; i++)
 		p.host[i] = (uint8_t)(i * 31 >> 3);
 	p.map.base = (uint8_t *)(at + size - PAGE * PAGES / 2);
-	OKAY(ops->copy(stream, OKI_TO_PAGES, p.maps, 1, &p.run, 1, &problem));
+	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem), 1);
 	OKAY(ops->drain(stream, &problem));
 	MUST(cu.cuMemcpyDtoH(seen, (CUdeviceptr)p.map.base, PAGES * PAGE));
 	ck_assert(memcmp(seen, p.host, PAGES * PAGE) == 0);
@@ -565,7 +570,8 @@ START_TEST(read_only_arenas)
 		ck_assert_int_eq(rc, 0);
 		pool_init(&p);
 		p.run.host = reader;
-		OKAY(ops->copy(stream, OKI_TO_PAGES, p.maps, 1, &p.run, 1, &problem));
+		ck_assert_int_eq(
+			ops->copy(stream, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem), 1);
 		OKAY(ops->drain(stream, &problem));
 		MUST(cu.cuMemcpyDtoH(seen, (CUdeviceptr)p.pages, PAGES * PAGE));
 		ck_assert(memcmp(seen, writer, PAGES * PAGE) == 0);

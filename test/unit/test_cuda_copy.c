@@ -13,13 +13,21 @@
 
 static struct {
 	int one, two, batches, entries, launches, records, waits, gates;
-	uint32_t gate;
+	uint32_t gate; /* of the last launch that waited for the one before it */
 	unsigned blocks;
+	uint32_t *counters;
+	uint32_t columns;			/* of all launches */
+	uint32_t columns_at[OKI_CUDA_COUNTERS]; /* as the counter was raised last */
+	uint32_t columns_waited;		/* the side stream waited for so many */
+	uint32_t columns_of_event;		/* of a layer; 0: events are not looked at */
+	uint32_t events; /* of layers: the n-th one is (CUevent)n, from 1 on */
 	bool no_memory;
 	int fail_after; /* accept this many calls; negative: all */
 } calls;
 
 static const struct oki_cuda_rates *const rates = &oki_cuda_default_rates;
+
+#define SIDE ((CUstream)(uintptr_t)8)
 
 static CUresult accept(void)
 {
@@ -81,12 +89,18 @@ static CUresult fake_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, si
 }
 #endif
 
+/* The entry points of a stage are the numbers of their lanes. */
+static uint32_t count_groups(CUfunction function, unsigned blocks)
+{
+	return blocks * (OKI_GATHER_THREADS / (uint32_t)(uintptr_t)function);
+}
+
 /* The kernel on the CPU, straight from the words of gather_copy.h. */
 static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
 			    unsigned by, unsigned bz, unsigned shared, CUstream stream,
 			    void **parameters, void **extra)
 {
-	(void)function, (void)gy, (void)gz, (void)by, (void)bz, (void)shared, (void)stream;
+	(void)gy, (void)gz, (void)by, (void)bz, (void)shared, (void)stream;
 	(void)extra;
 	const struct oki_gather *g = parameters[0];
 	ck_assert_uint_ge(gx, 1);
@@ -96,7 +110,9 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 	ck_assert_uint_gt(g->piece, 0);
 	calls.launches++;
 	calls.blocks = gx;
-	for (uint32_t c = 0; c < g->column_count; c++)
+	if (g->counters)
+		g->counters[0] += count_groups(function, gx);
+	for (uint32_t c = 0; c < g->column_count; c++) {
 		for (uint32_t r = 0; r < g->row_count; r++) {
 			struct oki_gather_row row = g->rows ? g->rows[r] : g->few[r];
 			const struct oki_gather_column *col = &g->columns[c];
@@ -106,6 +122,15 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 				(uint8_t *)(uintptr_t)(col->page0 + row.page * col->page_stride);
 			memcpy(g->to_pages ? page : host, g->to_pages ? host : page, col->bytes);
 		}
+		calls.columns++;
+		uint32_t signal = g->columns[c].signal;
+		if (!signal)
+			continue;
+		ck_assert_ptr_nonnull(g->counters);
+		ck_assert_uint_lt(signal, OKI_CUDA_COUNTERS);
+		g->counters[signal] += count_groups(function, gx);
+		calls.columns_at[signal] = calls.columns;
+	}
 	return accept();
 }
 
@@ -136,8 +161,14 @@ static CUresult fake_host_free(void *at)
 
 static CUresult fake_record(CUevent event, CUstream stream)
 {
-	(void)event, (void)stream;
 	calls.records++;
+	uintptr_t layer = (uintptr_t)event;
+	if (!calls.columns_of_event || !layer)
+		return CUDA_SUCCESS;
+	/* In the order of layers, in a stream that is behind their bytes. */
+	ck_assert_uint_eq(layer, ++calls.events);
+	ck_assert_uint_ge(stream == SIDE ? calls.columns_waited : calls.columns,
+			  layer * calls.columns_of_event);
 	return CUDA_SUCCESS;
 }
 
@@ -150,9 +181,18 @@ static CUresult fake_wait(CUstream stream, CUevent event, unsigned flags)
 
 static CUresult fake_wait_value(CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags)
 {
-	(void)stream, (void)at, (void)flags;
-	calls.gates++;
-	calls.gate = value;
+	const uint32_t *counter = (const uint32_t *)(uintptr_t)at;
+	ck_assert_int_eq(flags, CU_STREAM_WAIT_VALUE_GEQ);
+	/* Raised at once here: a count never reached would wait for ever. */
+	ck_assert_int_ge((int32_t)(*counter - value), 0);
+	if (counter == calls.counters) {
+		ck_assert_ptr_ne(stream, SIDE);
+		calls.gates++;
+		calls.gate = value;
+		return CUDA_SUCCESS;
+	}
+	ck_assert_ptr_eq(stream, SIDE);
+	calls.columns_waited = calls.columns_at[counter - calls.counters];
 	return CUDA_SUCCESS;
 }
 
@@ -469,9 +509,35 @@ static void stage_init(struct stage *s, uint32_t path, bool batch)
 	s->device.sms = 4;
 	s->device.rates[0] = s->device.rates[1] = oki_cuda_default_rates;
 	s->stream.device = &s->device;
-	s->stream.side = (CUstream)(uintptr_t)8;
+	s->stream.side = SIDE;
 	s->stream.lanes[0] = (CUstream)(uintptr_t)16;
 	s->stream.lanes[1] = (CUstream)(uintptr_t)24;
+	for (uintptr_t i = 0; i < 3; i++)
+		s->device.gather[i] = (CUfunction)((uintptr_t)8 << i);
+}
+
+/* Kernels count, from just before the counters wrap. */
+static void stage_counters(struct stage *s)
+{
+	calls.counters = malloc(sizeof(s->stream.counts));
+	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS; i++)
+		s->stream.counts[i] = calls.counters[i] = UINT32_MAX - 100;
+	s->stream.counters = (CUdeviceptr)(uintptr_t)calls.counters;
+}
+
+/* Until every layer is taken. */
+static void stage_copy(struct stage *s, enum oki_direction direction,
+		       const struct oki_layer_map *const *maps, CUevent const *events,
+		       uint32_t map_count, const struct oki_run *runs, uint32_t run_count)
+{
+	for (uint32_t done = 0; done < map_count;) {
+		int taken = oki_cuda_ways_copy(&s->stream, direction, maps + done,
+					       events ? events + done : NULL, map_count - done,
+					       runs, run_count, NULL);
+		ck_assert_int_ge(taken, 1);
+		done += (uint32_t)taken;
+		ck_assert_uint_le(done, map_count);
+	}
 }
 
 static void stage_fini(struct stage *s)
@@ -500,9 +566,7 @@ START_TEST(every_path_moves_the_same_bytes)
 		case_expect(&c, host, direction, want_host, want_pages);
 		const struct oki_layer_map *map = &c.map;
 		for (int again = 0; again < 2; again++)
-			ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, direction, &map, 1, c.runs,
-							    c.run_count, NULL),
-					 0);
+			stage_copy(&s, direction, &map, NULL, 1, c.runs, c.run_count);
 		ck_assert_msg(memcmp(host, want_host, c.host_bytes) == 0 &&
 				      memcmp(pages, want_pages, c.pages_bytes) == 0,
 			      "case %d of seed %d", n, _i);
@@ -540,7 +604,7 @@ START_TEST(the_kernel_gets_device_addresses)
 				    .segments = {{0, 0, ROW}}};
 	const struct oki_layer_map *maps[] = {&map};
 	struct oki_run run = {.host = arena + 2 * ROW, .blocks = 1, .inner = 1};
-	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
 	ck_assert_uint_eq(page[0], 2);
 	stage_fini(&s);
 	free(arena);
@@ -578,8 +642,7 @@ START_TEST(one_table_for_all_layers)
 	for (uint32_t layer = 0; layer < 4; layer++) {
 		map.base = pages + layer * MANY * 16;
 		map.segments[0].block_offset = layer * 16;
-		ck_assert_int_eq(
-			oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, MANY, NULL), 0);
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, MANY);
 	}
 	ck_assert_int_eq(calls.launches, 4);
 	ck_assert_int_eq(calls.one, 1);
@@ -590,7 +653,7 @@ START_TEST(one_table_for_all_layers)
 	oki_cuda_plans_forget(&s.stream);
 	oki_cuda_chunks_free(&s.stream);
 	calls.no_memory = true;
-	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, MANY, NULL), 0);
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, MANY);
 	ck_assert_int_eq(calls.launches, 4);
 	stage_fini(&s);
 	free(runs);
@@ -604,10 +667,9 @@ START_TEST(kernels_overlap_at_their_ends)
 {
 	struct stage s;
 	stage_init(&s, OKV_COPY_KERNEL, true);
+	stage_counters(&s);
 	const uint64_t row = 256u << 10;
 	uint8_t *host = calloc(16, row), *pages = calloc(16, row);
-	s.stream.progress = (CUdeviceptr)(uintptr_t)malloc(4);
-	s.stream.progress_end = UINT32_MAX - 100; /* it may wrap */
 	struct oki_layer_map map = {.base = pages,
 				    .page_stride = row,
 				    .segment_count = 1,
@@ -617,13 +679,12 @@ START_TEST(kernels_overlap_at_their_ends)
 	struct oki_run run = {
 		.host = host, .host_pitch = row, .blocks = 16, .page_pitch = 1, .inner = 1};
 	for (uint32_t n = 0; n < 5; n++) {
-		uint32_t before = s.stream.progress_end;
-		ck_assert_int_eq(
-			oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
+		uint32_t before = s.stream.counts[0];
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
 		ck_assert_int_eq(calls.gates, (int)n);
 		if (n > 0)
 			ck_assert_uint_eq(calls.gate, before);
-		ck_assert_uint_eq(s.stream.progress_end - before,
+		ck_assert_uint_eq(s.stream.counts[0] - before,
 				  calls.blocks * OKI_GATHER_THREADS / 32);
 	}
 	/* fork, then an event of its own for each later one, which the stream waits for; each
@@ -632,19 +693,101 @@ START_TEST(kernels_overlap_at_their_ends)
 	ck_assert_int_eq(calls.waits, 4 + 2);
 	/* The next user's first kernel follows that user's fences. */
 	oki_cuda_plans_forget(&s.stream);
-	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
 	ck_assert_int_eq(calls.gates, 4);
 	ck_assert_int_eq(calls.records, 6);
-	/* Short kernels need no gate, but after the first one. */
+	/* After a kernel that is all last pieces no gate is needed. */
 	run.blocks = 2;
 	oki_cuda_plans_forget(&s.stream);
 	for (int n = 0; n < 3; n++)
-		ck_assert_int_eq(
-			oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &run, 1, NULL), 0);
-	ck_assert_int_eq(calls.gates, 5);
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
+	ck_assert_int_eq(calls.gates, 4);
 	stage_fini(&s);
 	free(host);
 	free(pages);
+}
+END_TEST
+
+#define EVENT_LAYERS 64u
+
+/* Layers of `bytes` (one row of 16 KiB each, or many), an event each. Returns the launches. */
+static int copy_with_events(struct stage *s, uint32_t rows, uint32_t segments)
+{
+	const uint64_t row = 16384;
+	uint8_t *host = calloc(rows * EVENT_LAYERS, row), *pages = calloc(rows * EVENT_LAYERS, row);
+	struct oki_layer_map layers[EVENT_LAYERS];
+	const struct oki_layer_map *maps[EVENT_LAYERS];
+	CUevent events[EVENT_LAYERS];
+	uint64_t seed = 5;
+	case_noise(&seed, host, rows * EVENT_LAYERS * row);
+	for (uint32_t l = 0; l < EVENT_LAYERS; l++) {
+		layers[l] = (struct oki_layer_map){.base = pages + l * rows * row,
+						   .page_stride = row,
+						   .segment_count = segments,
+						   .page_count = rows};
+		/* Their order on both sides differs, so that none can be joined. */
+		for (uint32_t k = 0; k < segments; k++)
+			layers[l].segments[k] = (struct oki_segment_map){
+				.page_offset = k * (row / segments),
+				.block_offset = l * row + (segments - 1 - k) * (row / segments),
+				.bytes = row / segments};
+		maps[l] = &layers[l];
+		events[l] = (CUevent)(uintptr_t)(l + 1);
+	}
+	struct oki_run run = {.host = host,
+			      .host_pitch = rows > 1 ? EVENT_LAYERS * row : 0,
+			      .blocks = rows,
+			      .page_pitch = rows > 1,
+			      .inner = 1};
+	int launches = calls.launches;
+	calls.columns = calls.columns_waited = calls.events = 0;
+	calls.columns_of_event = s->device.path == OKV_COPY_KERNEL ? segments : 0;
+	stage_copy(s, OKI_TO_PAGES, maps, events, EVENT_LAYERS, &run, 1);
+	if (calls.columns_of_event)
+		ck_assert_uint_eq(calls.events, EVENT_LAYERS);
+	for (uint32_t l = 0; l < EVENT_LAYERS; l++)
+		for (uint32_t r = 0; r < rows; r++)
+			for (uint32_t k = 0; k < segments; k++) {
+				const struct oki_segment_map *seg = &layers[l].segments[k];
+				ck_assert(memcmp(layers[l].base + r * row + seg->page_offset,
+						 run.host + r * run.host_pitch + seg->block_offset,
+						 seg->bytes) == 0);
+			}
+	oki_cuda_plans_forget(&s->stream);
+	free(host);
+	free(pages);
+	return calls.launches - launches;
+}
+
+/* One kernel for many layers, and every event behind its own layer's bytes. */
+START_TEST(events_follow_their_layers)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	stage_counters(&s);
+	/* Again and again: the counters are used in turn, and those of two launches differ. */
+	for (int n = 0; n < 5; n++) {
+		ck_assert_int_eq(copy_with_events(&s, 1, 1), 1);
+		ck_assert_int_eq(copy_with_events(&s, 300, 1), 1);
+		ck_assert_int_eq(copy_with_events(&s, 40, 2), 2);
+	}
+	/* Layers are small and share their waits; large ones have one each. */
+	int waits = calls.waits;
+	copy_with_events(&s, 300, 1);
+	ck_assert_int_eq(calls.waits - waits, 1); /* for the side stream */
+	stage_fini(&s);
+}
+END_TEST
+
+/* A driver without waits for a value: an event can follow a kernel only. */
+START_TEST(events_without_counters)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	ck_assert_int_eq(copy_with_events(&s, 300, 1), EVENT_LAYERS);
+	/* 1 MiB of layers end together; the first stretches are shorter. */
+	ck_assert_int_eq(copy_with_events(&s, 1, 1), 3);
+	stage_fini(&s);
 }
 END_TEST
 
@@ -667,8 +810,11 @@ START_TEST(more_columns_than_one_launch)
 		maps[l] = &layers[l];
 	}
 	struct oki_run run = {.host = host, .blocks = 1, .inner = 1};
-	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 64, &run, 1, NULL), 0);
-	ck_assert_int_eq(calls.launches, (64 * 8 + OKI_GATHER_COLUMNS - 1) / OKI_GATHER_COLUMNS);
+	stage_counters(&s);
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 64, &run, 1);
+	/* A layer's segments stay together. */
+	uint32_t layers_each = OKI_GATHER_COLUMNS / 8;
+	ck_assert_int_eq(calls.launches, (64 + layers_each - 1) / layers_each);
 	for (uint32_t i = 0; i < 64 * 8; i++)
 		ck_assert(memcmp(pages + i * 64, host + i * 32, 32) == 0);
 	stage_fini(&s);
@@ -742,11 +888,12 @@ START_TEST(runs_decide)
 	struct oki_run *runs = scattered(host, row, 256);
 	struct oki_run tidy = {
 		.host = host, .host_pitch = row, .blocks = 256, .page_pitch = 1, .inner = 1};
-	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, &tidy, 1, NULL), 0);
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &tidy, 1);
 	ck_assert_int_eq(calls.launches, 0);
-	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, 256, NULL), 0);
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 256);
 	ck_assert_int_eq(calls.launches, 1);
 	ck_assert_int_eq(calls.waits, 0);
+	stage_counters(&s);
 
 	oki_cuda_plans_forget(&s.stream);
 	case_noise(&(uint64_t){5}, host, 2304 * row);
@@ -757,7 +904,7 @@ START_TEST(runs_decide)
 				     .page = 256,
 				     .page_pitch = 1,
 				     .inner = 1};
-	ck_assert_int_eq(oki_cuda_plan_copy(&s.stream, OKI_TO_PAGES, maps, 1, runs, 129, NULL), 0);
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 129);
 	ck_assert_int_eq(calls.launches, 2);
 	ck_assert_int_eq(calls.waits, 2); /* the side stream for ours, ours for it */
 	for (uint32_t i = 0; i < 128; i++)
@@ -788,6 +935,8 @@ int main(void)
 	tcase_add_test(tc, the_kernel_gets_device_addresses);
 	tcase_add_test(tc, one_table_for_all_layers);
 	tcase_add_test(tc, kernels_overlap_at_their_ends);
+	tcase_add_test(tc, events_follow_their_layers);
+	tcase_add_test(tc, events_without_counters);
 	tcase_add_test(tc, more_columns_than_one_launch);
 	tcase_add_test(tc, the_faster_way_is_chosen);
 	tcase_add_test(tc, runs_decide);
