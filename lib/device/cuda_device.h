@@ -46,6 +46,22 @@ struct oki_cuda_chunk {
  * signals, as many as two kernels that overlap can have. */
 #define OKI_CUDA_COUNTERS (1u + 2 * OKI_JOIN_MAX)
 
+/* A point in a kernel's work: the layers before `end` are copied when the counter reaches count. */
+struct oki_cuda_signal {
+	uint32_t end;
+	uint32_t counter;
+	uint32_t count;
+};
+
+/* What a copy call launched for more layers than it answered for: the next calls follow it. */
+struct oki_cuda_pending {
+	struct oki_cuda_signal signals[OKI_JOIN_MAX];
+	uint32_t count;	 /* 0: nothing is pending */
+	uint32_t next;	 /* the first signal nobody followed */
+	uint32_t layers; /* answered for */
+	bool events;	 /* some layer has one */
+};
+
 /*
  * Everything of a stream is complete when `stream` is: the other ones start after a point in it
  * (fork), or wait for its kernels, and it waits for what they were given. They carry
@@ -69,6 +85,7 @@ struct oki_stream {
 	uint32_t next_counter;		    /* for the next signal, less 1 */
 	bool gate;	    /* the next kernel waits for counts[0]: the last one is no short one */
 	uint32_t stretches; /* copied since it was recycled */
+	struct oki_cuda_pending pending;
 	enum oki_cuda_way way; /* of the last one */
 	uint64_t copying;      /* bytes given to copy engines since it was recycled */
 	struct oki_cuda_chunk *chunks;
@@ -137,13 +154,6 @@ uint64_t oki_cuda_table_rows(const struct oki_run *runs, uint32_t run_count);
 /* Write their rows; host addresses as the GPU has them. */
 void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *runs,
 			 uint32_t run_count, struct oki_gather_row *ret_rows);
-/* A point in a kernel's work: the layers before `end` are copied when the counter reaches count. */
-struct oki_cuda_signal {
-	uint32_t end;
-	uint32_t counter;
-	uint32_t count;
-};
-
 struct oki_cuda_launch {
 	struct oki_gather gather;
 	uint32_t units; /* pieces of all columns */

@@ -8,7 +8,7 @@
 #include "device/rect.h"
 
 /* So many pieces for each group of lanes that all end at about the same time. */
-#define PIECES_PER_GROUP 4u
+#define PIECES_PER_GROUP 8u
 #define PIECE_MAX 4096u
 /* Units are counted in 32 bits. */
 #define UNITS_MAX 0x7fffffffu

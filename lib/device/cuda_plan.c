@@ -85,6 +85,7 @@ void oki_cuda_plans_forget(struct oki_stream *stream)
 	atomic_fetch_sub_explicit(&stream->device->copying, stream->copying, memory_order_relaxed);
 	stream->copying = 0;
 	stream->stretches = 0;
+	stream->pending.count = 0;
 }
 
 struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct oki_run *runs,
@@ -120,14 +121,19 @@ static void shape_of(const struct oki_layer_map *map, struct shape *ret_shape)
 	}
 }
 
-/* What one run costs. Most runs of a scattered plan are alike, so the last answer is kept. */
+/*
+ * What one run costs. Scattered rows make runs of one or two blocks, with any pitch: unless its
+ * rows touch, the cost of a run is that of its number of blocks.
+ */
+#define PRICED_BLOCKS 8u
+
 struct pricer {
 	const struct oki_cuda_rates *rates;
 	bool batch;
 	const struct oki_layer_map *map;
 	struct oki_layer_map joined;
-	struct oki_run last;
-	double dma_ns, kernel_ns;
+	bool known[PRICED_BLOCKS + 1];
+	double dma_ns[PRICED_BLOCKS + 1], kernel_ns[PRICED_BLOCKS + 1]; /* [0]: of another run */
 };
 
 static void pricer_init(struct pricer *p, const struct oki_stream *stream,
@@ -137,23 +143,39 @@ static void pricer_init(struct pricer *p, const struct oki_stream *stream,
 	p->batch = oki_cuda_has_batch(stream->device->api);
 	p->map = map;
 	oki_join_segments(map, &p->joined);
-	p->last = (struct oki_run){0};
+	memset(p->known, 0, sizeof(p->known));
 }
 
-static void price(struct pricer *p, const struct oki_run *run)
+static bool is_plain(const struct pricer *p, const struct oki_run *run)
 {
-	const struct oki_run *last = &p->last;
-	if (run->blocks == last->blocks && run->inner == last->inner &&
-	    run->inner_first == last->inner_first && run->inner_step == last->inner_step &&
-	    run->host_pitch == last->host_pitch && run->page_pitch == last->page_pitch)
-		return;
+	if (!oki_run_is_joinable(run) || run->blocks > PRICED_BLOCKS)
+		return false;
+	for (uint32_t s = 0; s < p->joined.segment_count; s++)
+		if (run->host_pitch == p->joined.segments[s].bytes)
+			return false;
+	return true;
+}
+
+/* Where its price is from now on. */
+static uint32_t price(struct pricer *p, const struct oki_run *run)
+{
+	uint32_t at = is_plain(p, run) ? run->blocks : 0;
+	if (at && p->known[at])
+		return at;
 	const struct oki_layer_map *map = oki_run_is_joinable(run) ? &p->joined : p->map;
-	p->last = *run;
-	p->dma_ns = oki_cuda_copy_ns(p->rates, p->batch, map, run);
-	p->kernel_ns = 0;
+	p->known[at] = true;
+	p->dma_ns[at] = oki_cuda_copy_ns(p->rates, p->batch, map, run);
+	p->kernel_ns[at] = 0;
 	for (uint32_t s = 0; s < map->segment_count; s++)
-		p->kernel_ns +=
+		p->kernel_ns[at] +=
 			oki_cuda_kernel_ns(p->rates, oki_run_rows(run), map->segments[s].bytes);
+	return at;
+}
+
+static bool is_long(struct pricer *p, const struct oki_run *run)
+{
+	uint32_t at = price(p, run);
+	return p->dma_ns[at] <= p->kernel_ns[at];
 }
 
 /*
@@ -168,8 +190,7 @@ static void split(struct oki_stream *stream, const struct oki_cuda_rates *rates,
 	uint32_t long_count = 0;
 	pricer_init(&pricer, stream, rates, map);
 	for (uint32_t i = 0; i < plan->run_count; i++) {
-		price(&pricer, &plan->runs[i]);
-		long_count += pricer.dma_ns <= pricer.kernel_ns;
+		long_count += is_long(&pricer, &plan->runs[i]);
 	}
 	if (long_count == 0 || long_count == plan->run_count)
 		return;
@@ -179,9 +200,8 @@ static void split(struct oki_stream *stream, const struct oki_cuda_rates *rates,
 	plan->long_count = long_count;
 	uint32_t front = 0, back = long_count;
 	for (uint32_t i = 0; i < plan->run_count; i++) {
-		price(&pricer, &plan->runs[i]);
-		bool is_long = pricer.dma_ns <= pricer.kernel_ns;
-		plan->sorted[is_long ? front++ : back++] = plan->runs[i];
+		uint32_t to = is_long(&pricer, &plan->runs[i]) ? front++ : back++;
+		plan->sorted[to] = plan->runs[i];
 	}
 }
 
@@ -193,13 +213,13 @@ static void add_up(struct oki_stream *stream, const struct oki_cuda_rates *rates
 	struct pricer pricer;
 	pricer_init(&pricer, stream, rates, map);
 	for (uint32_t i = 0; i < plan->run_count; i++) {
-		price(&pricer, &runs[i]);
-		load->dma_ns += pricer.dma_ns;
-		load->kernel_ns += pricer.kernel_ns;
+		uint32_t at = price(&pricer, &runs[i]);
+		load->dma_ns += pricer.dma_ns[at];
+		load->kernel_ns += pricer.kernel_ns[at];
 		if (i < plan->long_count)
-			load->long_dma_ns += pricer.dma_ns;
+			load->long_dma_ns += pricer.dma_ns[at];
 		else
-			load->short_kernel_ns += pricer.kernel_ns;
+			load->short_kernel_ns += pricer.kernel_ns[at];
 	}
 	load->bytes = plan->rows * oki_layer_row_bytes(map);
 }

@@ -8,9 +8,9 @@ const uint32_t oki_cuda_sizes[OKI_CUDA_SIZES] = {512, 1024, 2048, 32768};
 const struct oki_cuda_rates oki_cuda_default_rates = {
 	.link = 55.4,
 	.copy_ns = 3000,
-	.entry_ns = 150,
-	.entry_least_ns = 900,
-	.scattered_ns = 100,
+	.entry_ns = 50,
+	.entry_least_ns = 800,
+	.scattered_ns = 30,
 	.launch_ns = 4500,
 	.kernel = {50, 50, 51, 51},
 };
@@ -19,6 +19,9 @@ const struct oki_cuda_rates oki_cuda_default_rates = {
 #define WORTH_SMS 0.97
 /* Two ways at once fill the link a little better than the kernel alone, never better than this. */
 #define SHARED_LINK 0.97
+/* From the launch of an operation's first kernel to a full link, and from its last byte to its end:
+ * so much more than a copy engine takes. */
+#define START_NS 6000
 /* Forking a stream for the second way and joining it again. */
 #define FORK_NS 3000
 /* Copy engines after the kernel, or the other way round: one waits for the end of the other. */
@@ -45,13 +48,14 @@ double oki_cuda_kernel_ns(const struct oki_cuda_rates *rates, uint64_t rows, uin
 enum oki_cuda_way oki_cuda_choose(const struct oki_cuda_rates *rates,
 				  const struct oki_cuda_load *load)
 {
-	double kernel = rates->launch_ns + load->kernel_ns;
+	double launch = rates->launch_ns + (load->follows ? 0 : START_NS);
+	double kernel = launch + load->kernel_ns;
 	double both = (double)load->bytes / (rates->link * SHARED_LINK);
 	if (both < load->long_dma_ns)
 		both = load->long_dma_ns;
 	if (both < load->short_kernel_ns)
 		both = load->short_kernel_ns;
-	both += rates->launch_ns + FORK_NS;
+	both += launch + FORK_NS;
 	double worth = load->dma_ns * WORTH_SMS;
 	if (load->follows && load->last == OKI_CUDA_WAY_DMA)
 		worth -= SWITCH_NS;

@@ -87,14 +87,14 @@ static int by_engines(const struct job *j, uint32_t map_count)
 }
 
 /* The side stream goes on once the kernel has copied the signal's layers. */
-static CUresult follow(const struct job *j, const struct oki_cuda_signal *signal, uint32_t first)
+static CUresult follow(const struct job *j, const struct oki_cuda_signal *signal, uint32_t layers)
 {
 	struct oki_stream *stream = j->stream;
 	const struct oki_cuda_api *api = stream->device->api;
 	CUresult result = api->stream_wait_value(
 		stream->side, stream->counters + signal->counter * sizeof(uint32_t), signal->count,
 		CU_STREAM_WAIT_VALUE_GEQ);
-	return result == CUDA_SUCCESS ? record(j, stream->side, first, signal->end) : result;
+	return result == CUDA_SUCCESS ? record(j, stream->side, 0, layers) : result;
 }
 
 static CUresult join_side(struct oki_stream *stream)
@@ -131,42 +131,54 @@ static int by_kernel_alone(const struct job *j, const struct oki_cuda_table *tab
 	return result == CUDA_SUCCESS ? (int)end : refused(j, result);
 }
 
-/*
- * One kernel for all layers, as far as their segments fit one launch. plan->long runs, if any, go
- * to copy engines in the side stream, layer after layer like the kernel.
- */
-static int by_kernel(const struct job *j, const struct oki_cuda_table *table, uint32_t map_count,
-		     const struct oki_run *long_runs, uint32_t long_count)
+/* Let the events of the next signal's layers follow it. Returns these layers. */
+static int follow_next(const struct job *j, const struct oki_run *long_runs, uint32_t long_count)
 {
-	const struct oki_cuda_api *api = j->stream->device->api;
-	struct oki_cuda_signal signals[OKI_JOIN_MAX];
+	struct oki_stream *stream = j->stream;
+	struct oki_cuda_pending *p = &stream->pending;
+	const struct oki_cuda_signal *signal = &p->signals[p->next];
+	uint32_t layers = signal->end - p->layers;
+	CUresult result = CUDA_SUCCESS;
+	if (long_count) {
+		int rc = copy_engines(j, stream->side, 0, layers, long_runs, long_count);
+		if (rc < 0)
+			return rc;
+	}
+	if (has_events(j, 0, layers))
+		result = follow(j, signal, layers);
+	p->layers = signal->end;
+	if (result == CUDA_SUCCESS && ++p->next == p->count) {
+		p->count = 0;
+		if (long_count || p->events)
+			result = join_side(stream);
+	}
+	return result == CUDA_SUCCESS ? (int)layers : refused(j, result);
+}
+
+/*
+ * One kernel for all layers, as far as their segments fit one launch; the caller hears of each
+ * stretch on its own. Runs that suit copy engines, if any, are copied by those in the side stream,
+ * stretch after stretch like the kernel.
+ */
+static CUresult launch_all(const struct job *j, const struct oki_cuda_table *table,
+			   uint32_t map_count, bool shared)
+{
+	struct oki_stream *stream = j->stream;
+	struct oki_cuda_pending *p = &stream->pending;
 	bool ends[OKI_JOIN_MAX];
-	uint32_t signal_count, first = 0;
 	const bool *some = set_ends(j, map_count, ends);
-	j->stream->stretches++;
-	CUresult result = oki_cuda_kernel_copy(j->stream, j->direction, table, j->maps, some,
-					       map_count, signals, &signal_count);
-	if (result == CUDA_SUCCESS && long_count && !j->stream->side_forked) {
-		result = api->stream_wait_event(j->stream->side, j->stream->fork, 0);
-		j->stream->side_forked = true;
+	stream->stretches++;
+	CUresult result = oki_cuda_kernel_copy(stream, j->direction, table, j->maps, some,
+					       map_count, p->signals, &p->count);
+	if (result == CUDA_SUCCESS && shared && !stream->side_forked) {
+		result = stream->device->api->stream_wait_event(stream->side, stream->fork, 0);
+		stream->side_forked = true;
 	}
+	p->events = some;
+	p->next = p->layers = 0;
 	if (!some)
-		signals[signal_count++] = (struct oki_cuda_signal){.end = map_count};
-	for (uint32_t i = 0; i < signal_count && result == CUDA_SUCCESS; i++) {
-		const struct oki_cuda_signal *signal = &signals[i];
-		if (long_count) {
-			int rc = copy_engines(j, j->stream->side, first, signal->end, long_runs,
-					      long_count);
-			if (rc < 0)
-				return rc;
-		}
-		if (has_events(j, first, signal->end))
-			result = follow(j, signal, first);
-		first = signal->end;
-	}
-	if (result == CUDA_SUCCESS && (long_count || some))
-		result = join_side(j->stream);
-	return result == CUDA_SUCCESS ? (int)map_count : refused(j, result);
+		p->signals[p->count++] = (struct oki_cuda_signal){.end = map_count};
+	return result;
 }
 
 static int by_way(const struct job *j, struct oki_cuda_plan *plan, uint32_t map_count)
@@ -187,9 +199,13 @@ static int by_way(const struct job *j, struct oki_cuda_plan *plan, uint32_t map_
 		return refused(j, result);
 	if (!j->stream->counters)
 		return by_kernel_alone(j, table, map_count);
+	if (!j->stream->pending.count)
+		result = launch_all(j, table, map_count, !all);
+	if (result != CUDA_SUCCESS)
+		return refused(j, result);
 	if (!all)
 		long_count = oki_cuda_plan_long(plan, &long_runs);
-	return by_kernel(j, table, map_count, long_runs, long_count);
+	return follow_next(j, long_runs, long_count);
 }
 
 int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
@@ -210,6 +226,7 @@ int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
 	struct oki_cuda_plan *plan = NULL;
 	if (stream->device->path != OKV_COPY_DMA)
 		plan = oki_cuda_plan_get(stream, runs, run_count);
-	stream->way = oki_cuda_plan_choose(stream, direction, plan, maps, map_count);
+	if (!stream->pending.count)
+		stream->way = oki_cuda_plan_choose(stream, direction, plan, maps, map_count);
 	return by_way(&j, plan, map_count);
 }

@@ -28,9 +28,9 @@ struct way {
 };
 
 static struct way ways[WORKERS] = {
-	{"dma", OKV_COPY_DMA, 0, NULL},		{"auto", OKV_COPY_AUTO, 0, NULL},
-	{"kernel/4", OKV_COPY_KERNEL, 4, NULL}, {"kernel/2", OKV_COPY_KERNEL, 2, NULL},
-	{"kernel/1", OKV_COPY_KERNEL, 1, NULL}, {"kernel/8", OKV_COPY_KERNEL, 8, NULL},
+	{"dma", OKV_COPY_DMA, 0, NULL},		  {"auto", OKV_COPY_AUTO, 0, NULL},
+	{"kernel/2", OKV_COPY_KERNEL, 2, NULL},	  {"kernel/4", OKV_COPY_KERNEL, 4, NULL},
+	{"kernel/1", OKV_COPY_KERNEL, 1, NULL},	  {"kernel/8", OKV_COPY_KERNEL, 8, NULL},
 	{"kernel/16", OKV_COPY_KERNEL, 16, NULL},
 };
 
@@ -530,7 +530,7 @@ static void model(void)
 				printf("%s %3u pages %-8s contiguous %.1f us %.2f GB/s\n", names[d],
 				       counts[n], shuffled ? "shuffled" : "tidy", top / 1000,
 				       bytes / top);
-				for (int w = 0; w < 3; w++) {
+				for (int w = 0; w < 4; w++) {
 					double ns[21], sub[21];
 					struct oki_worker *worker = worker_for(&ways[w], &m);
 					verify(worker, &m, (enum oki_direction)d);
@@ -747,17 +747,17 @@ static void busy(void)
 		model_init(&m, 36, 2, 32768, 512, shuffled);
 		for (int w = 0; w < WORKERS; w++) {
 			struct oki_worker *worker = worker_for(&ways[w], &m);
-			double alone[3], beside[3], rates[3];
-			for (int i = 0; i < 3; i++) {
+			double alone[5], beside[5], rates[5];
+			for (int i = 0; i < 5; i++) {
 				alone[i] = products(blas, stream, NULL, NULL, NULL);
 				beside[i] = products(blas, stream, worker, &m, &rates[i]);
 			}
-			double a = median(alone, 3), b = median(beside, 3);
+			double a = median(alone, 5), b = median(beside, 5);
 			printf("%-8s %-9s: product %.0f TFLOP/s alone, keeps %.1f %%; copies %.1f "
 			       "GB/s\n",
 			       shuffled ? "shuffled" : "tidy", ways[w].name,
 			       2.0 * SIDE * SIDE * SIDE * PRODUCTS / a / 1000, 100 * a / b,
-			       median(rates, 3));
+			       median(rates, 5));
 			fflush(stdout);
 			worker_end(worker);
 		}

@@ -853,7 +853,7 @@ START_TEST(the_faster_way_is_chosen)
 	load.ahead = 128 << 20;
 	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
 	/* Within an operation a small gain is not worth changing sides. */
-	load = even(512 << 10, 16e3, 10.3e3);
+	load = even(512 << 10, 22e3, 10.3e3);
 	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
 	load.follows = true;
 	load.last = OKI_CUDA_WAY_DMA;
