@@ -141,7 +141,7 @@ struct okv_binding_options {
 	uint32_t layer_count;  /* of all groups, group after group, each in schema order */
 	uint32_t copy_threads; /* host device; 0: one per CPU, at most 8 */
 	const struct okv_layer *layers;
-	/* CUDA: enum okv_copy_path, and SMs that one copy kernel may use (0: 2, at most 64). The
+	/* CUDA: enum okv_copy_path, and SMs that one copy kernel may use (0: 4, at most 64). The
 	 * environment's ORBITKV_COPY=auto|dma|kernel and ORBITKV_COPY_SMS=N go before both. */
 	uint32_t copy_path;
 	uint32_t copy_sms;

@@ -193,7 +193,8 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 					uint32_t run_count);
 /* Forget all plans; nothing queued uses them any more. */
 void oki_cuda_plans_forget(struct oki_stream *stream);
-/* The way by prediction for all these layers. BOTH only if the plan has runs of both kinds. */
+/* The fastest way by prediction for these layers, and from then on for all others of the plan. BOTH
+ * only if the plan has runs of both kinds. */
 enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
 				       struct oki_cuda_plan *plan,
 				       const struct oki_layer_map *const *maps, uint32_t map_count);

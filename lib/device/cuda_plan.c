@@ -31,6 +31,8 @@ struct oki_cuda_plan {
 	uint64_t rows;
 	uint32_t shape_count;
 	struct shape shapes[SHAPES_MAX];
+	bool chosen; /* way is settled: later layers are of the same kinds */
+	enum oki_cuda_way way;
 	struct oki_cuda_table all;
 	struct oki_cuda_table rest; /* of sorted[long_count] and on */
 	uint32_t long_count;
@@ -178,50 +180,49 @@ static bool is_long(struct pricer *p, const struct oki_run *run)
 	return p->dma_ns[at] <= p->kernel_ns[at];
 }
 
-/*
- * Runs that suit copy engines to the front of a copy, by the first layer of the group. With one
- * kind only, which is the usual case, there is nothing to share and no copy; without memory
- * neither.
- */
-static void split(struct oki_stream *stream, const struct oki_cuda_rates *rates,
-		  struct oki_cuda_plan *plan, const struct oki_layer_map *map)
+/* Of one layer. Returns how many runs suit copy engines. */
+static uint32_t add_up(struct oki_stream *stream, const struct oki_cuda_rates *rates,
+		       const struct oki_cuda_plan *plan, const struct oki_layer_map *map,
+		       struct oki_cuda_load *ret_load)
 {
+	struct oki_cuda_load load = {.bytes = plan->rows * oki_layer_row_bytes(map)};
 	struct pricer pricer;
 	uint32_t long_count = 0;
 	pricer_init(&pricer, stream, rates, map);
 	for (uint32_t i = 0; i < plan->run_count; i++) {
-		long_count += is_long(&pricer, &plan->runs[i]);
+		uint32_t at = price(&pricer, &plan->runs[i]);
+		load.dma_ns += pricer.dma_ns[at];
+		load.kernel_ns += pricer.kernel_ns[at];
+		if (pricer.dma_ns[at] <= pricer.kernel_ns[at]) {
+			load.long_dma_ns += pricer.dma_ns[at];
+			long_count++;
+		} else {
+			load.short_kernel_ns += pricer.kernel_ns[at];
+		}
 	}
-	if (long_count == 0 || long_count == plan->run_count)
-		return;
+	*ret_load = load;
+	return long_count;
+}
+
+/*
+ * Runs that suit copy engines to the front of a copy, by the first layer of the group. Without
+ * memory there is nothing to share.
+ */
+static void split(struct oki_stream *stream, const struct oki_cuda_rates *rates,
+		  struct oki_cuda_plan *plan, const struct oki_layer_map *map, uint32_t long_count)
+{
+	uint32_t front = 0, back = long_count;
 	plan->sorted = malloc(plan->run_count * sizeof(*plan->sorted));
 	if (!plan->sorted)
 		return;
-	plan->long_count = long_count;
-	uint32_t front = 0, back = long_count;
-	for (uint32_t i = 0; i < plan->run_count; i++) {
-		uint32_t to = is_long(&pricer, &plan->runs[i]) ? front++ : back++;
-		plan->sorted[to] = plan->runs[i];
-	}
-}
-
-static void add_up(struct oki_stream *stream, const struct oki_cuda_rates *rates,
-		   const struct oki_cuda_plan *plan, const struct oki_layer_map *map,
-		   struct oki_cuda_load *load)
-{
-	const struct oki_run *runs = plan->sorted ? plan->sorted : plan->runs;
 	struct pricer pricer;
 	pricer_init(&pricer, stream, rates, map);
 	for (uint32_t i = 0; i < plan->run_count; i++) {
-		uint32_t at = price(&pricer, &runs[i]);
-		load->dma_ns += pricer.dma_ns[at];
-		load->kernel_ns += pricer.kernel_ns[at];
-		if (i < plan->long_count)
-			load->long_dma_ns += pricer.dma_ns[at];
-		else
-			load->short_kernel_ns += pricer.kernel_ns[at];
+		uint32_t at = price(&pricer, &plan->runs[i]);
+		bool is_long = pricer.dma_ns[at] <= pricer.kernel_ns[at];
+		plan->sorted[is_long ? front++ : back++] = plan->runs[i];
 	}
-	load->bytes = plan->rows * oki_layer_row_bytes(map);
+	plan->long_count = long_count;
 }
 
 static const struct oki_cuda_load *load_of(struct oki_stream *stream,
@@ -236,23 +237,18 @@ static const struct oki_cuda_load *load_of(struct oki_stream *stream,
 			return &plan->shapes[i].load;
 	if (plan->shape_count == SHAPES_MAX)
 		return &plan->shapes[SHAPES_MAX - 1].load;
-	if (plan->shape_count == 0)
-		split(stream, rates, plan, map);
-	add_up(stream, rates, plan, map, &shape.load);
+	uint32_t long_count = add_up(stream, rates, plan, map, &shape.load);
+	if (plan->shape_count == 0 && long_count && long_count < plan->run_count)
+		split(stream, rates, plan, map, long_count);
 	plan->shapes[plan->shape_count] = shape;
 	return &plan->shapes[plan->shape_count++].load;
 }
 
-enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
-				       struct oki_cuda_plan *plan,
-				       const struct oki_layer_map *const *maps, uint32_t map_count)
+static enum oki_cuda_way fastest(struct oki_stream *stream, const struct oki_cuda_rates *rates,
+				 struct oki_cuda_plan *plan,
+				 const struct oki_layer_map *const *maps, uint32_t map_count)
 {
-	const struct oki_cuda_rates *rates = &stream->device->rates[direction];
 	struct oki_cuda_load sum = {0};
-	if (!plan || plan->rows > UINT32_MAX || stream->device->path == OKV_COPY_DMA)
-		return OKI_CUDA_WAY_DMA;
-	if (stream->device->path == OKV_COPY_KERNEL)
-		return OKI_CUDA_WAY_KERNEL;
 	for (uint32_t i = 0; i < map_count; i++) {
 		const struct oki_cuda_load *load = load_of(stream, rates, plan, maps[i]);
 		sum.bytes += load->bytes;
@@ -270,6 +266,21 @@ enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direc
 	if (way == OKI_CUDA_WAY_BOTH && (!plan->sorted || !stream->counters))
 		return OKI_CUDA_WAY_KERNEL;
 	return way;
+}
+
+enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
+				       struct oki_cuda_plan *plan,
+				       const struct oki_layer_map *const *maps, uint32_t map_count)
+{
+	if (!plan || plan->rows > UINT32_MAX || stream->device->path == OKV_COPY_DMA)
+		return OKI_CUDA_WAY_DMA;
+	if (stream->device->path == OKV_COPY_KERNEL)
+		return OKI_CUDA_WAY_KERNEL;
+	if (!plan->chosen)
+		plan->way =
+			fastest(stream, &stream->device->rates[direction], plan, maps, map_count);
+	plan->chosen = true;
+	return plan->way;
 }
 
 CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, bool all,

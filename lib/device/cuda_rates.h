@@ -21,7 +21,7 @@ struct oki_cuda_rates {
 	double kernel[OKI_CUDA_SIZES];
 };
 
-/* What was measured on an H200 (driver 580, PCIe 5 x16) with 2 SMs. */
+/* What was measured on an H200 (driver 580, PCIe 5 x16) with 4 SMs. */
 extern const struct oki_cuda_rates oki_cuda_default_rates;
 
 /* Rows of bytes each, copied by the kernel, without its launch. */

@@ -191,10 +191,8 @@ static int by_way(const struct job *j, struct oki_cuda_plan *plan, uint32_t map_
 	bool all = j->stream->way == OKI_CUDA_WAY_KERNEL;
 	CUresult result = oki_cuda_plan_table(j->stream, plan, all, &table);
 	/* No room for a table: copy engines need none. */
-	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-		j->stream->way = OKI_CUDA_WAY_DMA;
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		return by_engines(j, map_count);
-	}
 	if (result != CUDA_SUCCESS)
 		return refused(j, result);
 	if (!j->stream->counters)
@@ -226,7 +224,6 @@ int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
 	struct oki_cuda_plan *plan = NULL;
 	if (stream->device->path != OKV_COPY_DMA)
 		plan = oki_cuda_plan_get(stream, runs, run_count);
-	if (!stream->pending.count)
-		stream->way = oki_cuda_plan_choose(stream, direction, plan, maps, map_count);
+	stream->way = oki_cuda_plan_choose(stream, direction, plan, maps, map_count);
 	return by_way(&j, plan, map_count);
 }
