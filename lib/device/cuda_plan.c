@@ -174,12 +174,6 @@ static uint32_t price(struct pricer *p, const struct oki_run *run)
 	return at;
 }
 
-static bool is_long(struct pricer *p, const struct oki_run *run)
-{
-	uint32_t at = price(p, run);
-	return p->dma_ns[at] <= p->kernel_ns[at];
-}
-
 /* Of one layer. Returns how many runs suit copy engines. */
 static uint32_t add_up(struct oki_stream *stream, const struct oki_cuda_rates *rates,
 		       const struct oki_cuda_plan *plan, const struct oki_layer_map *map,
