@@ -21,6 +21,7 @@
 #define BACKLOG 128
 #define LOCK_TRIES 200
 #define LOCK_WAIT_NS 10000000l
+#define SOCKET_PATH_BYTES sizeof(((struct sockaddr_un *)0)->sun_path)
 
 static int fail_os(struct okv_error *err, int os, const char *what, const char *path)
 {
@@ -104,22 +105,20 @@ static int check_free(int dir, const char *name, const char *path, struct okv_er
 }
 
 /*
- * Bind under a second name, listen, then rename over the real one: a client finds the old socket
- * or a listening one. The second name is fixed, so that the next start clears what a kill leaves.
+ * A socket bound under a second name. The name is fixed, so that the next start clears what a kill
+ * leaves.
  */
-static int bind_and_rename(struct okv_manager *m, int dir, const char *name, const char *path,
-			   struct okv_error *err)
+static int bind_fresh(int dir, const char *name, const char *path, char **ret_fresh, int *ret_sock,
+		      struct okv_error *err)
 {
 	OKI_FREE char *fresh = NULL;
 	struct sockaddr_un addr;
-	struct stat st;
-	int rc;
 
 	if (asprintf(&fresh, ".%s.new", name) < 0) {
 		fresh = NULL;
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for a path");
 	}
-	rc = address(dir, fresh, &addr, err);
+	int rc = address(dir, fresh, &addr, err);
 	if (rc)
 		return rc;
 	OKI_FD sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -129,6 +128,23 @@ static int bind_and_rename(struct okv_manager *m, int dir, const char *name, con
 	/* The file takes its mode from the socket: it is never there with a wider one. */
 	if (fchmod(sock, 0600) || bind(sock, (struct sockaddr *)&addr, sizeof(addr)))
 		return fail_os(err, errno, "cannot bind", path);
+	*ret_sock = oki_fd_take(&sock);
+	*ret_fresh = fresh;
+	fresh = NULL;
+	return 0;
+}
+
+/* Listen, then rename over the real name: a client finds the old socket or a listening one. */
+static int bind_and_rename(struct okv_manager *m, int dir, const char *name, const char *path,
+			   struct okv_error *err)
+{
+	OKI_FREE char *fresh = NULL;
+	OKI_FD sock = -1;
+	struct stat st;
+
+	int rc = bind_fresh(dir, name, path, &fresh, &sock, err);
+	if (rc)
+		return rc;
 	if (fchmodat(dir, fresh, 0600, 0) || fstatat(dir, fresh, &st, AT_SYMLINK_NOFOLLOW) ||
 	    listen(sock, BACKLOG) || renameat(dir, fresh, dir, name)) {
 		int os = errno;
@@ -178,9 +194,45 @@ static int take_path(const char *socket_path, char *path, size_t size, struct ok
 	return 0;
 }
 
+/* The directory of the path, locked, with a name in it that is free to take; both owned. */
+static int open_place(const char *socket_path, char path[SOCKET_PATH_BYTES], int *ret_dir,
+		      char **ret_name, struct okv_error *err)
+{
+	OKI_FREE char *name = NULL;
+	OKI_FD dir = -1;
+
+	int rc = take_path(socket_path, path, SOCKET_PATH_BYTES, err);
+	if (!rc)
+		rc = open_directory(path, &dir, &name, err);
+	if (!rc)
+		rc = lock_directory(dir, path, err);
+	if (!rc)
+		rc = check_free(dir, name, path, err);
+	if (rc)
+		return rc;
+	*ret_dir = oki_fd_take(&dir);
+	*ret_name = name;
+	name = NULL;
+	return 0;
+}
+
+int okv_manager_check_socket(const char *socket_path, struct okv_error *err)
+{
+	OKI_FREE char *name = NULL, *fresh = NULL;
+	char path[SOCKET_PATH_BYTES];
+	OKI_FD dir = -1, sock = -1;
+
+	int rc = open_place(socket_path, path, &dir, &name, err);
+	if (!rc)
+		rc = bind_fresh(dir, name, path, &fresh, &sock, err);
+	if (!rc)
+		unlinkat(dir, fresh, 0);
+	return rc;
+}
+
 int okv_manager_listen(struct okv_manager *m, const char *socket_path, struct okv_error *err)
 {
-	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	char path[SOCKET_PATH_BYTES];
 	char *name = NULL;
 	int dir = -1;
 
@@ -188,17 +240,10 @@ int okv_manager_listen(struct okv_manager *m, const char *socket_path, struct ok
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "no Manager");
 	if (m->listen_dir >= 0)
 		return oki_fail(err, OKV_E_BUSY, OKV_STAGE_CONNECT, "this Manager listens already");
-	int rc = take_path(socket_path, path, sizeof(path), err);
+	int rc = open_place(socket_path, path, &dir, &name, err);
 	if (rc)
 		return rc;
-	rc = open_directory(path, &dir, &name, err);
-	if (rc)
-		return rc;
-	rc = lock_directory(dir, path, err);
-	if (!rc)
-		rc = check_free(dir, name, path, err);
-	if (!rc)
-		rc = bind_and_rename(m, dir, name, path, err);
+	rc = bind_and_rename(m, dir, name, path, err);
 	if (rc)
 		goto close_dir;
 	flock(dir, LOCK_UN);

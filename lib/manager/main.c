@@ -269,6 +269,9 @@ static int serve(struct arguments *args)
 	struct okv_manager *m;
 	char line[96];
 
+	/* A path that cannot be served is cheaper to learn of before the memory is touched. */
+	if (okv_manager_check_socket(args->socket, &err))
+		return fail(&err);
 	args->options.log = log_line;
 	if (isatty(STDERR_FILENO))
 		args->options.progress = show_progress;

@@ -219,6 +219,37 @@ START_TEST(status_says_what_the_library_says)
 }
 END_TEST
 
+static void keep_epoch(void *arg, enum okv_log_level level, const char *line)
+{
+	const char *at = strstr(line, "epoch ");
+	(void)level;
+	if (at)
+		snprintf(arg, 64, "%s", at);
+}
+
+START_TEST(an_engines_log_and_status_write_the_epoch_alike)
+{
+	struct kv_manager m;
+	struct okv_engine_options o;
+	struct okv_engine *e;
+	char logged[64] = "", said[8192];
+	kv_manager_start(&m, small);
+	okv_engine_options_init(&o);
+	o.socket_path = m.socket_path;
+	o.log = keep_epoch;
+	o.log_arg = logged;
+	kv_ok(okv_engine_open(&o, &e, kv_err));
+	okv_engine_close(e);
+	ck_assert_int_eq(RUN(said, "status", "--json", "--socket", m.socket_path), 0);
+	char expected[64];
+	snprintf(expected, sizeof(expected), "epoch %llu",
+		 (unsigned long long)number_of(said, "\"%s\":", "epoch"));
+	ck_assert_str_eq(logged, expected);
+	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
+	kv_manager_clean(&m);
+}
+END_TEST
+
 START_TEST(bad_options_are_named_and_exit_with_2)
 {
 	static const char *const bad[][4] = {
@@ -354,6 +385,28 @@ START_TEST(s34_memory_beyond_the_host_is_refused_with_the_numbers)
 }
 END_TEST
 
+/* Memory comes after the socket: of two things that are wrong the path is the one it names. */
+START_TEST(a_bad_socket_path_is_refused_before_any_memory)
+{
+	char dir[] = "/tmp/orbitkv-test-XXXXXX", path[64], said[4096], memory[32];
+	ck_assert(mkdtemp(dir) != NULL);
+	snprintf(path, sizeof(path), "%s/file", dir);
+	snprintf(memory, sizeof(memory), "%llu",
+		 (unsigned long long)(host_memory() + (1ull << 30)));
+	close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+	ck_assert_int_eq(RUN(said, "--memory", memory, "--socket", path), 1);
+	ck_assert_msg(strstr(said, "OKV_E_EXISTS") && strstr(said, path), "%s", said);
+	ck_assert_msg(!strstr(said, "preparing") && !strstr(said, "OKV_E_BUDGET"), "%s", said);
+	strcat(path, "/below/it");
+	ck_assert_int_eq(RUN(said, "--memory", memory, "--socket", path), 1);
+	ck_assert_msg(strstr(said, "OKV_E_CONNECT") && strstr(said, dir), "%s", said);
+	ck_assert_msg(!strstr(said, "preparing") && !strstr(said, "OKV_E_BUDGET"), "%s", said);
+	snprintf(path, sizeof(path), "%s/file", dir);
+	ck_assert_int_eq(unlink(path), 0);
+	ck_assert_int_eq(rmdir(dir), 0);
+}
+END_TEST
+
 static bool write_file(const char *dir, const char *name, const char *text)
 {
 	char path[256];
@@ -475,8 +528,10 @@ int main(void)
 	tcase_add_test(t, second_sigterm_ends_at_once);
 	tcase_add_test(t, idle_engines_do_not_hold_a_drain_up);
 	tcase_add_test(t, status_says_what_the_library_says);
+	tcase_add_test(t, an_engines_log_and_status_write_the_epoch_alike);
 	tcase_add_test(t, bad_options_are_named_and_exit_with_2);
 	tcase_add_test(t, defaults_need_no_option);
+	tcase_add_test(t, a_bad_socket_path_is_refused_before_any_memory);
 	tcase_add_test(t, s34_memory_beyond_the_host_is_refused_with_the_numbers);
 	if (group_is_possible())
 		tcase_add_test(t, s34_memory_beyond_the_cgroup_is_refused_with_the_numbers);

@@ -90,6 +90,27 @@ START_TEST(a_live_socket_and_a_file_are_left_alone)
 }
 END_TEST
 
+START_TEST(to_check_a_path_takes_nothing)
+{
+	struct stat before, after;
+	struct okv_error err;
+	make_directory();
+	ck_assert_int_eq(okv_manager_check_socket(path, NULL), 0);
+	ck_assert_int_eq(access(path, F_OK), -1);
+	struct okv_manager *m = listening(0);
+	ck_assert_int_eq(stat(path, &before), 0);
+	ck_assert_int_eq(okv_manager_check_socket(path, &err), OKV_E_EXISTS);
+	ck_assert_msg(strstr(err.text, path) != NULL, "%s", err.text);
+	ck_assert_int_eq(stat(path, &after), 0);
+	ck_assert_uint_eq(before.st_ino, after.st_ino);
+	close(connect_raw());
+	okv_manager_destroy(m);
+	ck_assert_int_eq(okv_manager_check_socket("", NULL), OKV_E_LIMIT);
+	ck_assert_int_eq(okv_manager_check_socket("/nowhere/at/all/m.sock", NULL), OKV_E_CONNECT);
+	remove_directory();
+}
+END_TEST
+
 /* S26 */
 START_TEST(a_stale_socket_is_replaced)
 {
@@ -302,6 +323,7 @@ static Suite *suite(void)
 	tcase_set_timeout(t, 120);
 	ADD(t, the_socket_is_private_and_goes_with_its_manager);
 	ADD(t, a_live_socket_and_a_file_are_left_alone);
+	ADD(t, to_check_a_path_takes_nothing);
 	ADD(t, a_stale_socket_is_replaced);
 	ADD(t, an_old_manager_leaves_its_successors_socket);
 	ADD(t, status_needs_no_session);
