@@ -137,7 +137,7 @@ int okv_engine_open(const struct okv_engine_options *opts, struct okv_engine **r
 		okv_engine_close(e);
 		return rc;
 	}
-	oki_log(&e->log, OKV_LOG_INFO, "session %u open, epoch %016llx", e->welcome.slot,
+	oki_log(&e->log, OKV_LOG_INFO, "session %u open, epoch %llu", e->welcome.slot,
 		(unsigned long long)e->welcome.epoch);
 	*ret_engine = e;
 	return 0;
