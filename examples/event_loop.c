@@ -92,38 +92,37 @@ static unsigned count_wrong(const struct request *r, uint32_t blocks)
 
 /* ---- the session ---- */
 
-static int open_namespace(struct connector *c, struct okv_error *err)
+static int open_session(struct connector *c, struct okv_error *err)
 {
-	struct okv_layer_schema layer = {.segment_count = 1, .segment_bytes = {PAGE}};
+	struct okv_layer_schema shape = {.segment_count = 1, .segment_bytes = {PAGE}};
 	struct okv_group_schema group = {.kind = OKV_GROUP_FULL,
 					 .block_tokens = TOKENS,
 					 .layer_count = 1,
 					 .layout_tag = "NHD",
-					 .layers = &layer};
-	struct okv_namespace_options opts;
-
-	okv_namespace_options_init(&opts);
-	opts.model = "event-loop";
-	opts.group_count = 1;
-	opts.groups = &group;
-	return okv_namespace_open(c->engine, &opts, &c->ns, err);
-}
-
-static int register_pages(struct connector *c, struct okv_error *err)
-{
+					 .layers = &shape};
 	struct okv_layer layer = {.base = kv,
 				  .length = sizeof(kv),
 				  .page_stride = PAGE,
 				  .page_count = REQUESTS * BLOCKS,
 				  .segment_count = 1,
 				  .segment_bytes = {PAGE}};
-	struct okv_binding_options opts;
+	struct okv_namespace_options ns;
+	struct okv_binding_options binding;
 
-	okv_binding_options_init(&opts);
-	opts.device = OKV_DEVICE_HOST;
-	opts.layer_count = 1;
-	opts.layers = &layer;
-	return okv_binding_register(c->ns, &opts, &c->binding, err);
+	okv_namespace_options_init(&ns);
+	ns.model = "event-loop";
+	ns.group_count = 1;
+	ns.groups = &group;
+	okv_binding_options_init(&binding);
+	binding.device = OKV_DEVICE_HOST;
+	binding.layer_count = 1;
+	binding.layers = &layer;
+	int status = okv_engine_open(&c->options, &c->engine, err);
+	if (!status)
+		status = okv_namespace_open(c->engine, &ns, &c->ns, err);
+	if (!status)
+		status = okv_binding_register(c->ns, &binding, &c->binding, err);
+	return status;
 }
 
 /* Nothing of a session is of use in the next one. */
@@ -137,15 +136,6 @@ static void disconnect(struct connector *c)
 	c->engine = NULL;
 }
 
-/* Anything else, another version or no permission say, stays as it is until someone acts. */
-static bool may_come(int status)
-{
-	enum okv_status_group group = okv_status_group(status);
-
-	return group == OKV_GROUP_SESSION /* OKV_E_CONNECT: no Manager, or it prepares its memory */
-	       || group == OKV_GROUP_AGAIN || status == OKV_E_CLOSED /* it drains */;
-}
-
 static long long now_ms(void)
 {
 	struct timespec now;
@@ -154,25 +144,27 @@ static long long now_ms(void)
 	return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
 }
 
-/* Opening does not wait for a Manager to appear, so a refusal comes at once: pause in between. */
+/*
+ * Opening does not wait for a Manager: while there is none, or it prepares its memory,
+ * OKV_E_CONNECT comes at once. So pause in between.
+ */
 static void connect_now_and_then(struct connector *c)
 {
 	struct okv_error err;
 
 	if (c->engine || c->hopeless || now_ms() < c->next_try_ms)
 		return;
-	int status = okv_engine_open(&c->options, &c->engine, &err);
-	if (!status)
-		status = open_namespace(c, &err);
-	if (!status)
-		status = register_pages(c, &err);
+	int status = open_session(c, &err);
 	if (!status) {
 		printf("connected\n");
 		return;
 	}
 	disconnect(c);
 	c->next_try_ms = now_ms() + PAUSE_MS;
-	c->hopeless = !may_come(status);
+	/* Another version, say, stays until someone acts. One that drains may have a successor. */
+	enum okv_status_group group = okv_status_group(status);
+	c->hopeless =
+		group == OKV_GROUP_BUILD || (group == OKV_GROUP_CALL && status != OKV_E_CLOSED);
 	if (c->hopeless)
 		printf("no cache: %s: %s\n", okv_status_name(status), err.text);
 }
@@ -321,13 +313,11 @@ static void take_completions(struct connector *c)
 
 static void read_input(struct connector *c)
 {
-	size_t room = sizeof(c->input) - c->input_bytes;
-	ssize_t n = read(STDIN_FILENO, c->input + c->input_bytes, room);
+	ssize_t n =
+		read(STDIN_FILENO, c->input + c->input_bytes, sizeof(c->input) - c->input_bytes);
 
-	if (n > 0)
-		c->input_bytes += (size_t)n;
-	else
-		c->input_ended = true;
+	c->input_ended = n <= 0;
+	c->input_bytes += n > 0 ? (size_t)n : 0;
 }
 
 /* As many lines as there are free requests; an overlong one, and the last, need no newline. */
@@ -370,8 +360,8 @@ static void run(struct connector *c)
 
 int main(int argc, char **argv)
 {
+	static struct okv_manager_options inside;
 	static struct connector c;
-	struct okv_manager_options inside;
 
 	okv_engine_options_init(&c.options);
 	okv_manager_options_init(&inside);

@@ -3,19 +3,16 @@
  * restore, and each replay waits, layer by layer, for the restore that it was launched behind.
  * With a Manager inside, on GPU 0. Exit 77: there is none, or its driver cannot.
  *
- * Four things make it work:
- *   1. In the capture, the wait for a layer's event is an external one. It becomes a node that
- * waits for what the event was last recorded behind when the graph is launched. Without that flag
- *      CUDA takes only events that were recorded in the same capture.
- *   2. Every restore is given the same events, the ones that the graph names.
- *   3. The events are recorded after okv_restore_start() returned, by the library's worker once it
- *      knows the blocks. A graph launched before that meets the record of the restore before, which
- *      is long over, waits for nothing, and reads what is left in the pages. So the engine calls
- *      okv_op_wait_enqueued() for each layer first. That waits until copies are submitted, not
- * until they are done: they go on under the running graph.
- *   4. The restore names the graph's stream as one that must be ready, because a replay reads the
- *      pages that the next restore overwrites. It starts outside of captures: a stream that is
- * being captured is refused.
+ * - In the capture, the wait for a layer's event is an external one. It becomes a node that waits
+ *   for what the event was last recorded behind when the graph is launched. Without that flag CUDA
+ *   takes only events that were recorded in the same capture.
+ * - Every restore is given the same events: the ones that the graph names.
+ * - The library's worker records them some time after okv_restore_start() returned. A graph that is
+ *   launched earlier meets the record of the restore before, which is long over, waits for nothing,
+ *   and reads what was left in the pages. So okv_op_wait_enqueued() comes first, for each layer. It
+ *   waits until copies are submitted, not until they ended: they go on under the running graph.
+ * - The restore names the graph's stream as one to be ready, because a replay reads the pages that
+ *   the next restore overwrites. It is started outside of captures: a capturing stream is refused.
  */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -80,6 +77,9 @@ static struct driver cu;
 static struct okv_error err;
 static struct cuda_pages *pages; /* the engine's KV cache, and an event for each layer */
 static struct cuda_pages *seen;	 /* what the model read of it, of the same shape */
+static struct okv_engine *engine;
+static struct okv_namespace *ns;
+static struct okv_binding *binding;
 static struct CUstream_st *stream;
 static struct CUgraphExec_st *forward;
 static uint32_t words[PAGES * WORDS]; /* one layer */
@@ -169,62 +169,46 @@ static void capture_forward_pass(void)
 
 /* ---- the cache ---- */
 
-static struct okv_engine *open_engine(void)
+static void open_cache(void)
 {
-	struct okv_manager_options manager_opts;
-	struct okv_engine_options opts;
-	struct okv_engine *engine;
-
-	okv_manager_options_init(&manager_opts);
-	manager_opts.memory_bytes = 128u << 20;
-	okv_engine_options_init(&opts);
-	opts.flags = OKV_ENGINE_EMBEDDED;
-	opts.embedded = &manager_opts;
-	must(okv_engine_open(&opts, &engine, &err));
-	return engine;
-}
-
-static struct okv_namespace *open_namespace(struct okv_engine *engine)
-{
-	struct okv_layer_schema layers[LAYERS] = {0};
+	struct okv_layer_schema shapes[LAYERS] = {0};
 	struct okv_group_schema group = {.kind = OKV_GROUP_FULL,
 					 .block_tokens = TOKENS,
 					 .layer_count = LAYERS,
 					 .layout_tag = "NHD",
-					 .layers = layers};
-	struct okv_namespace_options opts;
-	struct okv_namespace *ns;
-
-	for (uint32_t l = 0; l < LAYERS; l++)
-		layers[l] = (struct okv_layer_schema){
-			.order = l, .segment_count = 1, .segment_bytes = {PAGE}};
-	okv_namespace_options_init(&opts);
-	opts.model = "graph-wait";
-	opts.group_count = 1;
-	opts.groups = &group;
-	must(okv_namespace_open(engine, &opts, &ns, &err));
-	return ns;
-}
-
-static struct okv_binding *register_pages(struct okv_namespace *ns)
-{
+					 .layers = shapes};
 	struct okv_layer layers[LAYERS] = {0};
-	struct okv_binding_options opts;
-	struct okv_binding *binding;
+	struct okv_manager_options manager_opts;
+	struct okv_engine_options engine_opts;
+	struct okv_namespace_options ns_opts;
+	struct okv_binding_options binding_opts;
 
-	for (uint32_t l = 0; l < LAYERS; l++)
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		shapes[l] = (struct okv_layer_schema){
+			.order = l, .segment_count = 1, .segment_bytes = {PAGE}};
 		layers[l] = (struct okv_layer){.base = cuda_pages_base(pages, l),
 					       .length = sizeof(words),
 					       .page_stride = PAGE,
 					       .page_count = PAGES,
 					       .segment_count = 1,
 					       .segment_bytes = {PAGE}};
-	okv_binding_options_init(&opts);
-	opts.device = OKV_DEVICE_CUDA;
-	opts.layer_count = LAYERS;
-	opts.layers = layers;
-	must(okv_binding_register(ns, &opts, &binding, &err));
-	return binding;
+	}
+	okv_manager_options_init(&manager_opts);
+	manager_opts.memory_bytes = 128u << 20;
+	okv_engine_options_init(&engine_opts);
+	engine_opts.flags = OKV_ENGINE_EMBEDDED;
+	engine_opts.embedded = &manager_opts;
+	must(okv_engine_open(&engine_opts, &engine, &err));
+	okv_namespace_options_init(&ns_opts);
+	ns_opts.model = "graph-wait";
+	ns_opts.group_count = 1;
+	ns_opts.groups = &group;
+	must(okv_namespace_open(engine, &ns_opts, &ns, &err));
+	okv_binding_options_init(&binding_opts);
+	binding_opts.device = OKV_DEVICE_CUDA;
+	binding_opts.layer_count = LAYERS;
+	binding_opts.layers = layers;
+	must(okv_binding_register(ns, &binding_opts, &binding, &err));
 }
 
 /* ---- contents: no two words of any two are the same ---- */
@@ -244,7 +228,7 @@ static struct okv_keys keys_of(char content, unsigned char buffer[BLOCKS][2])
 }
 
 /* The model's first pass over a prompt: pages 0, 1, … hold its blocks, and become the cache's. */
-static void publish(struct okv_binding *binding, char content)
+static void publish(char content)
 {
 	struct CUstream_st *const uploads[] = {NULL}; /* cuda_pages_upload() uses the null stream */
 	struct okv_publish_options opts;
@@ -274,7 +258,7 @@ static void publish(struct okv_binding *binding, char content)
 
 /* ---- restore and replay ---- */
 
-static struct okv_lease *look_up(struct okv_namespace *ns, char content)
+static struct okv_lease *look_up(char content)
 {
 	struct okv_lookup_options opts;
 	struct okv_lookup_result found;
@@ -289,13 +273,12 @@ static struct okv_lease *look_up(struct okv_namespace *ns, char content)
 	return lease;
 }
 
-/* Into the last pages, back to front. */
 static uint32_t page_of(uint32_t block)
 {
-	return PAGES - 1 - block;
+	return PAGES - 1 - block; /* other pages than those it was published from */
 }
 
-static struct okv_op *start_restore(struct okv_binding *binding, struct okv_lease *lease)
+static struct okv_op *start_restore(struct okv_lease *lease)
 {
 	struct CUstream_st *const last_users[] = {stream, NULL};
 	struct okv_layer_event events[LAYERS] = {0};
@@ -333,10 +316,10 @@ static uint64_t count_wrong(char content)
 	return wrong;
 }
 
-static int replay(struct okv_namespace *ns, struct okv_binding *binding, char content)
+static int replay(char content)
 {
-	struct okv_lease *lease = look_up(ns, content);
-	struct okv_op *op = start_restore(binding, lease);
+	struct okv_lease *lease = look_up(content);
+	struct okv_op *op = start_restore(lease);
 
 	for (uint32_t l = 0; l < LAYERS; l++)
 		must(okv_op_wait_enqueued(op, l, -1));
@@ -355,18 +338,14 @@ static int replay(struct okv_namespace *ns, struct okv_binding *binding, char co
 int main(void)
 {
 	open_gpu();
-	struct okv_engine *engine = open_engine();
-	struct okv_namespace *ns = open_namespace(engine);
-	struct okv_binding *binding = register_pages(ns);
-
-	publish(binding, 'A');
-	publish(binding, 'B');
+	open_cache();
+	publish('A');
+	publish('B');
 	capture_forward_pass();
 	printf("one graph of %u layers is captured\n", LAYERS);
-	int failed = replay(ns, binding, 'A');
-	failed |= replay(ns, binding, 'B');
+	int failed = replay('A');
+	failed |= replay('B');
 	printf("%s\n", failed ? "WRONG" : "each replay read the bytes of its own restore");
-
 	okv_binding_unregister(binding);
 	okv_namespace_close(ns);
 	okv_engine_close(engine);

@@ -215,6 +215,21 @@ START_TEST(without_a_manager_everything_is_computed)
 }
 END_TEST
 
+/* What no retry mends is said once. */
+START_TEST(a_cache_that_cannot_be_there_stops_nobody)
+{
+	struct program p;
+	char path[200];
+	memset(path, 'p', sizeof(path) - 1);
+	path[sizeof(path) - 1] = 0;
+	start(&p, "--socket", path);
+	await(&p, "no cache: OKV_E_LIMIT: ");
+	ask(&p, FIRST);
+	await(&p, "request 1: 0 of 4 blocks restored\n");
+	end(&p, "1 requests, 0 wrong pages\n");
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("event loop");
@@ -225,6 +240,7 @@ int main(void)
 	tcase_add_test(t, a_killed_manager_costs_hits_and_nothing_else);
 	tcase_add_test(t, a_kill_in_the_middle_leaves_no_request_behind);
 	tcase_add_test(t, without_a_manager_everything_is_computed);
+	tcase_add_test(t, a_cache_that_cannot_be_there_stops_nobody);
 	suite_add_tcase(s, t);
 	return kv_suite_run(s);
 }
