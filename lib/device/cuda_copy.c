@@ -16,7 +16,8 @@ struct emitter {
 	const struct oki_cuda_rates *rates;
 	CUstream stream;
 	enum oki_direction direction;
-	bool batch; /* the driver has batched calls */
+	bool batch;		   /* the driver has batched calls */
+	struct oki_cuda_span span; /* around the host bytes looked at last */
 	double ns;
 	uint32_t count;
 	CUdeviceptr to[BATCH_MAX];
@@ -77,14 +78,25 @@ static CUresult flush(struct emitter *e)
 	return result;
 }
 
+/* How many of these bytes, from the first on, lie in one registration. */
+static uint64_t together(struct emitter *e, const uint8_t *host, uint64_t bytes)
+{
+	uintptr_t at = (uintptr_t)host;
+	if (at < e->span.from || at >= e->span.to)
+		oki_cuda_span(host, &e->span);
+	uint64_t left = e->span.to - at;
+	return left < bytes ? left : bytes;
+}
+
 static CUresult add_row(struct emitter *e, uint8_t *host, uint8_t *device, uint64_t bytes)
 {
 	bool to_pages = e->direction == OKI_TO_PAGES;
-	for (uint64_t at = 0; at < bytes; at += LONGEST_COPY) {
-		uint64_t left = bytes - at;
+	for (uint64_t at = 0, n; at < bytes; at += n) {
+		n = bytes - at < LONGEST_COPY ? bytes - at : LONGEST_COPY;
+		n = together(e, host + at, n);
 		e->to[e->count] = (CUdeviceptr)(to_pages ? device : host) + at;
 		e->from[e->count] = (CUdeviceptr)(to_pages ? host : device) + at;
-		e->bytes[e->count] = left < LONGEST_COPY ? left : LONGEST_COPY;
+		e->bytes[e->count] = n;
 		CUresult result = ++e->count == BATCH_MAX ? flush(e) : CUDA_SUCCESS;
 		if (result != CUDA_SUCCESS)
 			return result;
@@ -136,14 +148,33 @@ static CUresult emit_2d(struct emitter *e, const struct rows *rows, uint64_t fir
 	return e->api ? e->api->copy_2d(&copy, e->stream) : CUDA_SUCCESS;
 }
 
+/* So many of `most` rows from `first` on have all their bytes in one registration. */
+static uint64_t rows_together(struct emitter *e, const struct rows *rows, uint64_t first,
+			      uint64_t most)
+{
+	uint64_t bytes = (most - 1) * rows->host_pitch + rows->width;
+	uint64_t inside = together(e, rows->host + first * rows->host_pitch, bytes);
+	if (inside == bytes)
+		return most;
+	return inside < rows->width ? 0 : (inside - rows->width) / rows->host_pitch + 1;
+}
+
 static CUresult add_2d(struct emitter *e, const struct rows *rows)
 {
 	uint64_t most = LONGEST_COPY / rows->width;
 	if (most == 0)
 		most = 1;
-	for (uint64_t first = 0; first < rows->count; first += most) {
+	for (uint64_t first = 0, n; first < rows->count; first += n) {
 		uint64_t left = rows->count - first;
-		CUresult result = emit_2d(e, rows, first, left < most ? left : most);
+		CUresult result;
+		n = rows_together(e, rows, first, left < most ? left : most);
+		if (n > 0) {
+			result = emit_2d(e, rows, first, n);
+		} else {
+			n = 1;
+			result = add_row(e, rows->host + first * rows->host_pitch,
+					 rows->device + first * rows->device_pitch, rows->width);
+		}
 		if (result != CUDA_SUCCESS)
 			return result;
 	}
@@ -215,6 +246,8 @@ static void emitter_init(struct emitter *e, const struct oki_cuda_api *api,
 	e->stream = NULL;
 	e->direction = OKI_TO_PAGES;
 	e->batch = batch;
+	/* A price does not ask where registrations end. */
+	e->span = (struct oki_cuda_span){0, api ? 0 : UINTPTR_MAX};
 	e->ns = 0;
 	e->count = 0;
 }

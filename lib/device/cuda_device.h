@@ -11,11 +11,12 @@
 
 #define OKI_CUDA_MAX_SMS 64u
 
-/* Pinned host memory and what the GPU must add to its addresses. */
+/* Pinned host memory, one registration, and what the GPU must add to its addresses. */
 struct oki_cuda_reach {
 	uint8_t *base;
 	uint64_t bytes;
 	uint64_t shift;
+	uint32_t pieces; /* of the arena that starts here, in entries from this one on; else 0 */
 };
 
 struct oki_device {
@@ -31,6 +32,8 @@ struct oki_device {
 	struct oki_cuda_rates rates[2]; /* by direction */
 	struct oki_cuda_reach *reach;	/* owned; changed only while nothing is copied */
 	uint32_t reach_count;
+	bool in_pieces;		  /* some arena in reach has several */
+	uint64_t pin_limit;	  /* longest registration; what is longer goes in pieces */
 	_Atomic uint64_t copying; /* bytes that streams have given to copy engines */
 };
 
@@ -110,11 +113,28 @@ void oki_cuda_attach(const struct oki_cuda_api *api, CUcontext context);
 
 /*
  * Register host memory for every context of the process, counted per base for the process: two
- * devices, or two bindings of one, may bring the same arena.
+ * devices, or two bindings of one, may bring the same arena. What is longer than device->pin_limit
+ * goes in pieces of that length, all of them or none; they stay as they are for who comes later.
  */
 int oki_cuda_pin(struct oki_device *device, void *base, uint64_t bytes, bool read_only,
 		 struct okv_error *err);
 void oki_cuda_unpin(void *base);
+
+/* Drivers refuse 2^39 bytes and more. */
+#define OKI_CUDA_PIN_LIMIT (1ull << 38)
+#define OKI_CUDA_PIN_UNIT (2ull << 20)
+/* A length for pin_limit: decimal, with K, M, G or T perhaps; a multiple of OKI_CUDA_PIN_UNIT. */
+bool oki_cuda_pin_limit(const char *text, uint64_t *ret_bytes);
+
+/* Addresses [from, to) between which no registration ends and another one begins. */
+struct oki_cuda_span {
+	uintptr_t from, to;
+};
+/* The widest one around host. One operation of a copy engine must not leave it. */
+void oki_cuda_span(const void *host, struct oki_cuda_span *ret_span);
+/* Do these bytes of an arena lie in more than one registration? Then one shift of the device's
+ * reach does not hold for them. */
+bool oki_cuda_straddles(const struct oki_device *device, const uint8_t *host, uint64_t bytes);
 
 /* Is [base, base + bytes) one allocation of this GPU, all mapped? Inside a scope. */
 int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t bytes,

@@ -1,16 +1,19 @@
 /* [B] Host memory registered with CUDA, once per process. */
 #include "device/cuda_device.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 
 /* Holds the context that registered it: a registration ends with its context. */
 struct pin {
 	struct pin *next;
-	void *base;
+	uint8_t *base;
 	uint64_t bytes;
+	uint64_t piece; /* bytes of each registration; the last one has the rest */
 	bool read_only;
 	uint32_t count;
 	const struct oki_cuda_api *api;
@@ -18,10 +21,13 @@ struct pin {
 	CUcontext context;
 };
 
+/* Held while the driver registers, which takes seconds; who copies takes the second one only. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct pin *pins;
+static pthread_rwlock_t list_lock = PTHREAD_RWLOCK_INITIALIZER;
+static struct pin *pins; /* changed with both locks held */
+static _Atomic uint32_t pins_in_pieces;
 
-static struct pin **find(void *base)
+static struct pin **find(const void *base)
 {
 	struct pin **at = &pins;
 	while (*at && (*at)->base != base)
@@ -33,11 +39,11 @@ static int pin_again(struct pin *pin, uint64_t bytes, bool read_only, struct okv
 {
 	if (pin->bytes != bytes)
 		return oki_fail(err, OKV_E_EXISTS, OKV_STAGE_IMPORT,
-				"%p is pinned with %llu bytes, not %llu", pin->base,
+				"%p is pinned with %llu bytes, not %llu", (void *)pin->base,
 				(unsigned long long)pin->bytes, (unsigned long long)bytes);
 	if (pin->read_only && !read_only)
 		return oki_fail(err, OKV_E_EXISTS, OKV_STAGE_IMPORT, "%p is pinned read-only",
-				pin->base);
+				(void *)pin->base);
 	pin->count++;
 	return 0;
 }
@@ -53,16 +59,45 @@ static unsigned register_flags(const struct oki_device *device, bool read_only)
 	return supported ? flags | CU_MEMHOSTREGISTER_READ_ONLY : flags;
 }
 
+static uint64_t piece_bytes(const struct pin *pin, uint64_t at)
+{
+	uint64_t left = pin->bytes - at;
+	return left < pin->piece ? left : pin->piece;
+}
+
+/* The pieces before `end`; inside a scope. */
+static void unregister_pieces(const struct pin *pin, uint64_t end)
+{
+	for (uint64_t at = 0; at < end; at += pin->piece)
+		pin->api->host_unregister(pin->base + at);
+}
+
+/* All pieces or none; *ret_at is the one that failed. */
+static CUresult register_pieces(const struct pin *pin, unsigned flags, uint64_t *ret_at)
+{
+	struct oki_cuda_scope scope;
+	uint64_t at = 0;
+	CUresult result = oki_cuda_enter(pin->api, pin->context, &scope);
+	if (result != CUDA_SUCCESS)
+		return result;
+	while (at < pin->bytes) {
+		result = pin->api->host_register(pin->base + at, piece_bytes(pin, at), flags);
+		if (result != CUDA_SUCCESS)
+			break;
+		at += pin->piece;
+	}
+	if (result != CUDA_SUCCESS) {
+		unregister_pieces(pin, at);
+		*ret_at = at;
+	}
+	oki_cuda_leave(&scope);
+	return result;
+}
+
 static int register_memory(struct oki_device *device, struct pin *pin, struct okv_error *err)
 {
-	const struct oki_cuda_api *api = pin->api;
-	struct oki_cuda_scope scope;
-	CUresult result = oki_cuda_enter(api, pin->context, &scope);
-	if (result == CUDA_SUCCESS) {
-		result = api->host_register(pin->base, pin->bytes,
-					    register_flags(device, pin->read_only));
-		oki_cuda_leave(&scope);
-	}
+	uint64_t at = 0;
+	CUresult result = register_pieces(pin, register_flags(device, pin->read_only), &at);
 	if (result == CUDA_SUCCESS)
 		return 0;
 	int status = OKV_E_UNSUPPORTED;
@@ -70,9 +105,29 @@ static int register_memory(struct oki_device *device, struct pin *pin, struct ok
 		status = OKV_E_EXISTS;
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		status = OKV_E_NOMEM;
-	return oki_cuda_fail(err, status, OKV_STAGE_IMPORT, api, result,
+	return oki_cuda_fail(err, status, OKV_STAGE_IMPORT, pin->api, result,
 			     "GPU %d cannot pin %llu bytes at %p", device->index,
-			     (unsigned long long)pin->bytes, pin->base);
+			     (unsigned long long)piece_bytes(pin, at), (void *)(pin->base + at));
+}
+
+/* With lock held. */
+static void put_into_list(struct pin **at, struct pin *pin)
+{
+	pthread_rwlock_wrlock(&list_lock);
+	*at = pin;
+	if (pin->piece < pin->bytes)
+		atomic_fetch_add(&pins_in_pieces, 1);
+	pthread_rwlock_unlock(&list_lock);
+}
+
+static void take_from_list(struct pin **at)
+{
+	struct pin *pin = *at;
+	pthread_rwlock_wrlock(&list_lock);
+	*at = pin->next;
+	if (pin->piece < pin->bytes)
+		atomic_fetch_sub(&pins_in_pieces, 1);
+	pthread_rwlock_unlock(&list_lock);
 }
 
 static int pin_first(struct oki_device *device, struct pin **at, void *base, uint64_t bytes,
@@ -85,6 +140,7 @@ static int pin_first(struct oki_device *device, struct pin **at, void *base, uin
 	*pin = (struct pin){
 		.base = base,
 		.bytes = bytes,
+		.piece = device->pin_limit,
 		.read_only = read_only,
 		.count = 1,
 		.api = api,
@@ -100,7 +156,7 @@ static int pin_first(struct oki_device *device, struct pin **at, void *base, uin
 	rc = register_memory(device, pin, err);
 	if (rc < 0)
 		goto undo_retain;
-	*at = pin;
+	put_into_list(at, pin);
 	return 0;
 
 undo_retain:
@@ -128,13 +184,75 @@ void oki_cuda_unpin(void *base)
 	struct pin *pin = *at;
 	if (pin && --pin->count == 0) {
 		struct oki_cuda_scope scope;
-		*at = pin->next;
+		take_from_list(at);
 		if (oki_cuda_enter(pin->api, pin->context, &scope) == CUDA_SUCCESS) {
-			pin->api->host_unregister(base);
+			unregister_pieces(pin, pin->bytes);
 			oki_cuda_leave(&scope);
 		}
 		pin->api->primary_release(pin->device);
 		free(pin);
 	}
 	pthread_mutex_unlock(&lock);
+}
+
+bool oki_cuda_pin_limit(const char *text, uint64_t *ret_bytes)
+{
+	static const char suffixes[] = "KMGT";
+	char *end;
+	if (*text < '0' || *text > '9')
+		return false;
+	errno = 0;
+	unsigned long long value = strtoull(text, &end, 10);
+	if (errno)
+		return false;
+	if (*end) {
+		const char *suffix = strchr(suffixes, *end);
+		unsigned shift = suffix ? 10u * (unsigned)(suffix - suffixes + 1) : 64;
+		if (!suffix || end[1] || value > UINT64_MAX >> shift)
+			return false;
+		value <<= shift;
+	}
+	if (value == 0 || value % OKI_CUDA_PIN_UNIT != 0)
+		return false;
+	*ret_bytes = value;
+	return true;
+}
+
+/* Narrow the span to what this arena leaves of it. */
+static void narrow(const struct pin *pin, uintptr_t at, struct oki_cuda_span *span)
+{
+	uintptr_t base = (uintptr_t)pin->base;
+	if (at < base) {
+		span->to = base < span->to ? base : span->to;
+	} else if (at - base >= pin->bytes) {
+		uintptr_t end = base + pin->bytes;
+		span->from = end > span->from ? end : span->from;
+	} else {
+		uint64_t piece = (at - base) / pin->piece * pin->piece;
+		span->from = base + piece;
+		span->to = span->from + piece_bytes(pin, piece);
+	}
+}
+
+void oki_cuda_span(const void *host, struct oki_cuda_span *ret_span)
+{
+	struct oki_cuda_span span = {0, UINTPTR_MAX};
+	/* The caller's own arena was pinned before it began and is until it ends. */
+	if (atomic_load(&pins_in_pieces) > 0) {
+		pthread_rwlock_rdlock(&list_lock);
+		for (const struct pin *pin = pins; pin; pin = pin->next)
+			if (pin->piece < pin->bytes)
+				narrow(pin, (uintptr_t)host, &span);
+		pthread_rwlock_unlock(&list_lock);
+	}
+	*ret_span = span;
+}
+
+bool oki_cuda_straddles(const struct oki_device *device, const uint8_t *host, uint64_t bytes)
+{
+	struct oki_cuda_span span;
+	if (!device->in_pieces)
+		return false;
+	oki_cuda_span(host, &span);
+	return bytes > span.to - (uintptr_t)host;
 }

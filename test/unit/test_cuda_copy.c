@@ -590,8 +590,8 @@ START_TEST(the_kernel_gets_device_addresses)
 	struct stage s;
 	stage_init(&s, OKV_COPY_KERNEL, true);
 	struct oki_cuda_reach reach[] = {
-		{(uint8_t *)1, 64, 12345},
-		{arena, 4 * ROW, (uint64_t)(alias - arena)},
+		{.base = (uint8_t *)1, .bytes = 64, .shift = 12345},
+		{.base = arena, .bytes = 4 * ROW, .shift = (uint64_t)(alias - arena)},
 	};
 	s.device.reach = reach;
 	s.device.reach_count = 2;

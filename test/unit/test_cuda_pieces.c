@@ -1,0 +1,483 @@
+/* Arenas registered in pieces: all or none of them, and no copy that spans two. No GPU: the
+ * driver's calls are replaced by ones that copy at once and look where. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "okv_config.h"
+
+#if OKV_HAVE_CUDA
+
+#include "device/cuda_device.h"
+#include "test/device/copy_case.h"
+
+#define PIECES_MAX 4096
+
+static struct {
+	struct {
+		uint8_t *at;
+		size_t bytes;
+	} pieces[PIECES_MAX];
+	uint32_t count;	 /* registered now */
+	uint32_t calls;	 /* of host_register */
+	uint32_t refuse; /* this call, counted from 1; 0: none */
+	CUresult why;
+	int contexts; /* retained and pushed */
+	int copies;   /* entries of batches among them */
+	int two;
+} driver;
+
+static CUresult fake_register(void *at, size_t bytes, unsigned flags)
+{
+	(void)flags;
+	if (++driver.calls == driver.refuse)
+		return driver.why;
+	ck_assert_int_gt(driver.contexts, 1);
+	ck_assert_uint_lt(driver.count, PIECES_MAX);
+	driver.pieces[driver.count].at = at;
+	driver.pieces[driver.count++].bytes = bytes;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_unregister(void *at)
+{
+	uint32_t i = 0;
+	while (i < driver.count && driver.pieces[i].at != at)
+		i++;
+	ck_assert_uint_lt(i, driver.count);
+	driver.pieces[i] = driver.pieces[--driver.count];
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_retain(CUcontext *ret_context, CUdevice device)
+{
+	(void)device;
+	driver.contexts++;
+	*ret_context = (CUcontext)(uintptr_t)64;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_release(CUdevice device)
+{
+	(void)device;
+	driver.contexts--;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_push(CUcontext context)
+{
+	(void)context;
+	driver.contexts++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_pop(CUcontext *ret_context)
+{
+	*ret_context = (CUcontext)(uintptr_t)64;
+	driver.contexts--;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_mode(CUstreamCaptureMode *mode)
+{
+	(void)mode;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_text(CUresult result, const char **ret_text)
+{
+	(void)result;
+	*ret_text = "FAKE";
+	return CUDA_SUCCESS;
+}
+
+static void in_one_piece(const void *host, uint64_t bytes)
+{
+	const uint8_t *at = host;
+	uint32_t i = 0;
+	while (i < driver.count &&
+	       !(at >= driver.pieces[i].at && at < driver.pieces[i].at + driver.pieces[i].bytes))
+		i++;
+	ck_assert_msg(i < driver.count, "a copy outside all pieces");
+	ck_assert_msg(bytes <= (uint64_t)(driver.pieces[i].at + driver.pieces[i].bytes - at),
+		      "a copy spans two pieces");
+}
+
+static CUresult fake_to_device(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	(void)stream;
+	in_one_piece(from, bytes);
+	driver.copies++;
+	memcpy((void *)(uintptr_t)to, from, bytes);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_to_host(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	(void)stream;
+	in_one_piece(to, bytes);
+	driver.copies++;
+	memcpy(to, (const void *)(uintptr_t)from, bytes);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_2d(const CUDA_MEMCPY2D *c, CUstream stream)
+{
+	(void)stream;
+	bool to_host = c->dstMemoryType == CU_MEMORYTYPE_HOST;
+	const uint8_t *from = to_host ? (const void *)(uintptr_t)c->srcDevice : c->srcHost;
+	uint8_t *to = to_host ? c->dstHost : (void *)(uintptr_t)c->dstDevice;
+	ck_assert_uint_gt(c->Height, 0);
+	in_one_piece(to_host ? to : from,
+		     (c->Height - 1) * (to_host ? c->dstPitch : c->srcPitch) + c->WidthInBytes);
+	driver.two++;
+	for (size_t y = 0; y < c->Height; y++)
+		memcpy(to + y * c->dstPitch, from + y * c->srcPitch, c->WidthInBytes);
+	return CUDA_SUCCESS;
+}
+
+#if OKI_CUDA_HAS_BATCH
+static bool to_pages; /* of batches, which do not say */
+
+static CUresult fake_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+			   CUmemcpyAttributes *attributes, size_t *first, size_t attribute_count,
+			   CUstream stream)
+{
+	(void)attributes, (void)first, (void)attribute_count;
+	for (size_t i = 0; i < count; i++) {
+		if (to_pages)
+			fake_to_device(to[i], (const void *)(uintptr_t)from[i], bytes[i], stream);
+		else
+			fake_to_host((void *)(uintptr_t)to[i], from[i], bytes[i], stream);
+	}
+	return CUDA_SUCCESS;
+}
+#endif
+
+static struct oki_cuda_api api;
+static struct oki_device device;
+
+static void setup(void)
+{
+	memset(&driver, 0, sizeof(driver));
+	api = (struct oki_cuda_api){
+		.host_register = fake_register,
+		.host_unregister = fake_unregister,
+		.primary_retain = fake_retain,
+		.primary_release = fake_release,
+		.context_push = fake_push,
+		.context_pop = fake_pop,
+		.capture_mode_exchange = fake_mode,
+		.copy_to_device = fake_to_device,
+		.copy_to_host = fake_to_host,
+		.copy_2d = fake_2d,
+		.error_name = fake_text,
+		.error_string = fake_text,
+	};
+	device = (struct oki_device){.api = &api, .pin_limit = OKI_CUDA_PIN_LIMIT};
+}
+
+/* Nothing is left: no registration, no context. */
+static void teardown(void)
+{
+	ck_assert_uint_eq(driver.count, 0);
+	ck_assert_int_eq(driver.contexts, 0);
+}
+
+static void pin(void *base, uint64_t bytes, uint64_t limit)
+{
+	struct okv_error err = {0};
+	device.pin_limit = limit;
+	ck_assert_msg(oki_cuda_pin(&device, base, bytes, false, &err) == 0, "%s", err.text);
+}
+
+static void copy(enum oki_direction direction, const struct oki_layer_map *map,
+		 const struct oki_run *runs, uint32_t count)
+{
+#if OKI_CUDA_HAS_BATCH
+	to_pages = direction == OKI_TO_PAGES;
+#endif
+	ck_assert_int_eq(oki_cuda_copy(&api, &oki_cuda_default_rates, NULL, direction, &map, 1,
+				       runs, count, NULL),
+			 0);
+}
+
+static void batches(bool have)
+{
+#if OKI_CUDA_HAS_BATCH
+	api.copy_batch = have ? fake_batch : NULL;
+#else
+	(void)have;
+#endif
+}
+
+/* ---- registering ---- */
+
+START_TEST(an_arena_goes_in_pieces)
+{
+	uint8_t *arena = malloc(1000), *other = malloc(64);
+	struct okv_error err = {0};
+	pin(arena, 1000, 300);
+	ck_assert_uint_eq(driver.count, 4);
+	for (uint32_t i = 0; i < 4; i++) {
+		ck_assert_ptr_eq(driver.pieces[i].at, arena + i * 300ull);
+		ck_assert_uint_eq(driver.pieces[i].bytes, i < 3 ? 300 : 100);
+	}
+	pin(other, 64, 64);
+	ck_assert_uint_eq(driver.count, 5);
+	/* Counted per base, whatever the next one's limit is. */
+	pin(arena, 1000, 500);
+	ck_assert_uint_eq(driver.calls, 5);
+	ck_assert_int_eq(oki_cuda_pin(&device, arena, 600, false, &err), OKV_E_EXISTS);
+	oki_cuda_unpin(arena);
+	ck_assert_uint_eq(driver.count, 5);
+	oki_cuda_unpin(arena);
+	ck_assert_uint_eq(driver.count, 1);
+	oki_cuda_unpin(other);
+	free(arena);
+	free(other);
+}
+END_TEST
+
+/* The piece _i of five is refused: those before it are registered no more, and all is as before. */
+START_TEST(a_refused_piece_takes_the_others_back)
+{
+	static const struct {
+		CUresult why;
+		int status;
+	} cases[] = {
+		{CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, OKV_E_EXISTS},
+		{CUDA_ERROR_OUT_OF_MEMORY, OKV_E_NOMEM},
+		{CUDA_ERROR_INVALID_VALUE, OKV_E_UNSUPPORTED},
+	};
+	uint8_t *arena = malloc(5000);
+	for (uint32_t c = 0; c < 3; c++) {
+		struct okv_error err = {0};
+		char place[64];
+		driver.calls = 0;
+		driver.refuse = (uint32_t)_i + 1;
+		driver.why = cases[c].why;
+		device.pin_limit = 1000;
+		ck_assert_int_eq(oki_cuda_pin(&device, arena, 5000, false, &err), cases[c].status);
+		ck_assert_int_eq(err.device_error, cases[c].why);
+		ck_assert_int_eq(err.stage, OKV_STAGE_IMPORT);
+		snprintf(place, sizeof(place), "1000 bytes at %p", (void *)(arena + _i * 1000));
+		ck_assert_ptr_nonnull(strstr(err.text, place));
+		ck_assert_uint_eq(driver.calls, (uint32_t)_i + 1);
+		ck_assert_uint_eq(driver.count, 0);
+		ck_assert_int_eq(driver.contexts, 0);
+		struct oki_cuda_span span;
+		oki_cuda_span(arena + 1500, &span);
+		ck_assert(span.from == 0 && span.to == UINTPTR_MAX);
+	}
+	driver.refuse = 0;
+	pin(arena, 5000, 1000);
+	ck_assert_uint_eq(driver.count, 5);
+	oki_cuda_unpin(arena);
+	free(arena);
+}
+END_TEST
+
+START_TEST(spans_end_where_registrations_do)
+{
+	uint8_t *memory = malloc(4000), *arena = memory + 1000;
+	struct oki_cuda_span span;
+	pin(arena, 1000, 300);
+	pin(arena + 2000, 1000, 1000); /* in one piece: no boundary */
+	const uintptr_t base = (uintptr_t)arena;
+	for (uint32_t at = 0; at < 1000; at++) {
+		oki_cuda_span(arena + at, &span);
+		ck_assert_uint_eq(span.from, base + at / 300 * 300);
+		ck_assert_uint_eq(span.to, base + (at < 900 ? at / 300 * 300 + 300 : 1000));
+	}
+	oki_cuda_span(arena + 2500, &span);
+	ck_assert(span.from == base + 1000 && span.to == UINTPTR_MAX);
+	oki_cuda_span(memory, &span);
+	ck_assert(span.from == 0 && span.to == base);
+
+	ck_assert(!oki_cuda_straddles(&device, arena + 299, 2));
+	device.in_pieces = true;
+	ck_assert(oki_cuda_straddles(&device, arena + 299, 2));
+	ck_assert(!oki_cuda_straddles(&device, arena + 299, 1));
+	ck_assert(!oki_cuda_straddles(&device, arena + 300, 300));
+	ck_assert(oki_cuda_straddles(&device, arena + 300, 301));
+	ck_assert(!oki_cuda_straddles(&device, arena + 900, 100));
+	ck_assert(!oki_cuda_straddles(&device, arena + 2000, 1000));
+	oki_cuda_unpin(arena);
+	oki_cuda_unpin(arena + 2000);
+	free(memory);
+}
+END_TEST
+
+START_TEST(the_limit_is_a_multiple_of_2_mib)
+{
+	static const struct {
+		const char *text;
+		uint64_t bytes; /* 0: refused */
+	} cases[] = {
+		{"64M", 64ull << 20},
+		{"2097152", 2ull << 20},
+		{"2048K", 2ull << 20},
+		{"256G", 256ull << 30},
+		{"1T", 1ull << 40},
+		{"0", 0},
+		{"0M", 0},
+		{"1M", 0},
+		{"3M", 0},
+		{"4095K", 0},
+		{"", 0},
+		{"-2M", 0},
+		{" 2M", 0},
+		{"M", 0},
+		{"2MB", 0},
+		{"2m", 0},
+		{"2P", 0},
+		{"99999999999999999999", 0},
+		{"16777216T", 0},
+		{"18446744073709551614K", 0},
+	};
+	for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		uint64_t bytes = 0;
+		ck_assert_msg(oki_cuda_pin_limit(cases[i].text, &bytes) == (cases[i].bytes > 0),
+			      "%s", cases[i].text);
+		ck_assert_msg(bytes == cases[i].bytes, "%s", cases[i].text);
+	}
+}
+END_TEST
+
+/* ---- copying ---- */
+
+/* Random layers and runs, pieces of any size from one byte on: the bytes of a plain loop. */
+START_TEST(bytes_as_a_plain_loop_from_pieces)
+{
+	uint64_t seed = 71 + (uint64_t)_i;
+	batches(_i % 2 == 0);
+	for (int n = 0; n < 300; n++) {
+		struct copy_case c;
+		case_generate(&c, &seed, n % 7 == 6 ? 40 : 1);
+		enum oki_direction direction = n % 2 ? OKI_TO_PAGES : OKI_TO_BLOCKS;
+		uint8_t *host = malloc(c.host_bytes), *want_host = malloc(c.host_bytes);
+		uint8_t *pages = malloc(c.pages_bytes), *want_pages = malloc(c.pages_bytes);
+		case_noise(&seed, host, c.host_bytes);
+		case_noise(&seed, pages, c.pages_bytes);
+		memcpy(want_host, host, c.host_bytes);
+		memcpy(want_pages, pages, c.pages_bytes);
+		case_place(&c, host, pages);
+		case_expect(&c, host, direction, want_host, want_pages);
+		uint64_t least = c.host_bytes / (PIECES_MAX - 1) + 1;
+		pin(host, c.host_bytes, least + case_below(&seed, (uint32_t)c.host_bytes));
+		copy(direction, &c.map, c.runs, c.run_count);
+		oki_cuda_unpin(host);
+		ck_assert_msg(memcmp(host, want_host, c.host_bytes) == 0 &&
+				      memcmp(pages, want_pages, c.pages_bytes) == 0,
+			      "case %d of seed %d", n, _i);
+		free(host);
+		free(pages);
+		free(want_host);
+		free(want_pages);
+	}
+}
+END_TEST
+
+#define WIDTH 64u
+#define PITCH 96u
+#define ROWS 16u
+#define EXTENT ((ROWS - 1) * PITCH + WIDTH)
+
+/* One rectangle of 16 rows and a boundary in every place: rows before it and after it are one 2-D
+ * copy each, a row that crosses it is two entries. */
+START_TEST(a_rectangle_is_cut_by_rows)
+{
+	enum oki_direction direction = _i % 2 ? OKI_TO_PAGES : OKI_TO_BLOCKS;
+	const size_t pages_bytes = (size_t)ROWS * 2 * WIDTH;
+	uint8_t *arena = malloc((size_t)2 * EXTENT), *pages = malloc(pages_bytes);
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = 2 * WIDTH,
+				    .segment_count = 1,
+				    .page_count = ROWS,
+				    .segments = {{0, 0, WIDTH}}};
+	batches(_i < 2);
+	pin(arena, (uint64_t)2 * EXTENT, EXTENT);
+	for (uint32_t at = 0; at <= EXTENT; at++) {
+		uint8_t *host = arena + EXTENT - at;
+		struct oki_run run = {.host = host,
+				      .host_pitch = PITCH,
+				      .blocks = ROWS,
+				      .page_pitch = 1,
+				      .inner = 1};
+		uint64_t seed = at;
+		case_noise(&seed, arena, (uint64_t)2 * EXTENT);
+		case_noise(&seed, pages, pages_bytes);
+		driver.copies = driver.two = 0;
+		copy(direction, &map, &run, 1);
+		bool crosses = at % PITCH > 0 && at % PITCH < WIDTH;
+		uint32_t before = at / PITCH + (at % PITCH >= WIDTH);
+		uint32_t after = ROWS - before - crosses;
+		ck_assert_int_eq(driver.copies, crosses ? 2 : 0);
+		ck_assert_int_eq(driver.two, (before > 0) + (after > 0));
+		for (uint32_t r = 0; r < ROWS; r++)
+			ck_assert(memcmp(host + (size_t)r * PITCH, pages + (size_t)r * 2 * WIDTH,
+					 WIDTH) == 0);
+	}
+	oki_cuda_unpin(arena);
+	free(arena);
+	free(pages);
+}
+END_TEST
+
+/* Scattered rows: only those that cross are two entries, a long one is as many as it has pieces. */
+START_TEST(a_row_is_an_entry_for_each_piece)
+{
+	uint8_t *arena = malloc(1000), page[1000];
+	struct oki_layer_map map = {.base = page,
+				    .page_stride = 1000,
+				    .segment_count = 1,
+				    .page_count = 1,
+				    .segments = {{0, 0, 200}}};
+	batches(_i == 0);
+	pin(arena, 1000, 100);
+	for (uint32_t at = 0; at <= 800; at++) {
+		struct oki_run run = {.host = arena + at, .blocks = 1, .inner = 1};
+		uint64_t seed = at;
+		case_noise(&seed, arena, 1000);
+		driver.copies = 0;
+		copy(OKI_TO_PAGES, &map, &run, 1);
+		ck_assert_int_eq(driver.copies, at % 100 ? 3 : 2);
+		ck_assert(memcmp(page, arena + at, 200) == 0);
+	}
+	ck_assert_int_eq(driver.two, 0);
+	oki_cuda_unpin(arena);
+	free(arena);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cuda pieces");
+	TCase *tc = tcase_create("pieces");
+	tcase_set_timeout(tc, 120);
+	tcase_add_checked_fixture(tc, setup, teardown);
+	tcase_add_test(tc, an_arena_goes_in_pieces);
+	tcase_add_loop_test(tc, a_refused_piece_takes_the_others_back, 0, 5);
+	tcase_add_test(tc, spans_end_where_registrations_do);
+	tcase_add_test(tc, the_limit_is_a_multiple_of_2_mib);
+	tcase_add_loop_test(tc, bytes_as_a_plain_loop_from_pieces, 0, 4);
+	tcase_add_loop_test(tc, a_rectangle_is_cut_by_rows, 0, 4);
+	tcase_add_loop_test(tc, a_row_is_an_entry_for_each_piece, 0, 2);
+	suite_add_tcase(suite, tc);
+	SRunner *runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	int failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+#else
+
+int main(void)
+{
+	puts("skipped: built without CUDA headers");
+	return 77;
+}
+
+#endif
