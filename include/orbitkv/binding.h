@@ -175,8 +175,20 @@ OKV_EXPORT void okv_binding_unregister(struct okv_binding *binding);
  * Refuse new operations (OKV_E_CLOSED) and wait until started ones drained: after 0 no copy
  * touches the pages until okv_binding_resume(). timeout_ms < 0 waits without limit; after
  * OKV_E_TIMEOUT the binding still refuses and may still be copying.
+ *
+ * Between the two the tensors may be unmapped. The binding knows addresses, not what is mapped
+ * there: it goes on refusing whatever is mapped meanwhile, and only the caller can tell that it is
+ * the tensors again.
  */
 OKV_EXPORT int okv_binding_quiesce(struct okv_binding *binding, int timeout_ms);
+/**
+ * Accept operations again. The caller promises that every layer is mapped as it was registered:
+ * same addresses and lengths, on the same device; the bytes may be others. If anything else may be
+ * mapped there, unregister and register instead.
+ *
+ * Errors   OKV_E_INVAL: a layer is no mapped memory of the device (as at registration), and the
+ *          binding goes on refusing; OKV_E_CLOSED: unregistered or the engine is closed.
+ */
 OKV_EXPORT int okv_binding_resume(struct okv_binding *binding);
 
 #ifdef __cplusplus

@@ -420,6 +420,8 @@ int okv_binding_resume(struct okv_binding *binding)
 	if (binding->admission == OKI_CLOSED)
 		rc = OKV_E_CLOSED;
 	else
+		rc = check_memory(binding, NULL);
+	if (!rc)
 		binding->admission = OKI_OPEN;
 	pthread_mutex_unlock(&binding->lock);
 	return rc;
