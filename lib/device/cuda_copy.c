@@ -238,6 +238,140 @@ static CUresult add_run(struct emitter *e, const struct oki_layer_map *map,
 	return CUDA_SUCCESS;
 }
 
+/*
+ * Layers that differ by one distance on each side. Where they touch on both, as in one tensor of
+ * pages that hold all layers, they are one layer with longer rows. Otherwise a row of all layers
+ * can be one 2-D copy, which beats a copy for each layer when there are fewer rows than layers.
+ */
+struct stack {
+	const struct oki_layer_map *const *maps;
+	uint32_t layers; /* 1: nothing to gain from the others */
+	uint64_t host_pitch;
+	uint64_t device_pitch;
+	struct oki_layer_map joined; /* the first layer's segments joined */
+	struct oki_layer_map fused;  /* segment_count 0: they do not touch */
+};
+
+static void stack_init(struct stack *stack, const struct oki_layer_map *const *maps, uint32_t count)
+{
+	stack->maps = maps;
+	stack->layers = 1;
+	stack->fused.segment_count = 0;
+	oki_join_segments(maps[0], &stack->joined);
+	if (!oki_layers_stack(maps, count, &stack->host_pitch, &stack->device_pitch))
+		return;
+	stack->layers = count;
+	const struct oki_segment_map *first = &stack->joined.segments[0];
+	if (stack->joined.segment_count > 1 || first->bytes != stack->host_pitch ||
+	    first->bytes != stack->device_pitch)
+		return;
+	stack->fused = stack->joined;
+	stack->fused.segments[0].bytes *= count;
+}
+
+/* One row of a run in all layers, the segments as an inner loop where they are evenly spaced. */
+static struct oki_rect stack_rect(const struct stack *stack, const struct oki_layer_map *map,
+				  const struct oki_rect *row, uint32_t segment)
+{
+	const struct oki_segment_map *segs = &map->segments[segment];
+	struct oki_rect r = {
+		.host = row->host,
+		.device = row->device,
+		.width = row->width,
+		.outer = stack->layers,
+		.host_outer = stack->host_pitch,
+		.device_outer = stack->device_pitch,
+		.inner = 1,
+	};
+	if (segment == 0 && map->segment_count == 2 && segs[0].bytes == segs[1].bytes &&
+	    segs[1].page_offset > segs[0].page_offset &&
+	    segs[1].block_offset > segs[0].block_offset) {
+		r.inner = 2;
+		r.host_inner = segs[1].block_offset - segs[0].block_offset;
+		r.device_inner = segs[1].page_offset - segs[0].page_offset;
+	}
+	oki_rect_merge_outer(&r);
+	return r;
+}
+
+static CUresult add_stacked(struct emitter *e, const struct stack *stack,
+			    const struct oki_layer_map *map, const struct oki_run *run)
+{
+	CUresult result = CUDA_SUCCESS;
+	struct oki_run one = *run;
+	one.blocks = one.inner = 1;
+	one.host_pitch = one.page_pitch = one.inner_step = 0;
+	for (uint32_t o = 0; o < run->blocks; o++)
+		for (uint32_t j = 0; j < run->inner; j++) {
+			one.host = run->host + o * run->host_pitch;
+			one.page = run->page + o * run->page_pitch + j * run->inner_step;
+			one.inner_first = run->inner_first + j;
+			for (uint32_t s = 0; s < map->segment_count; s++) {
+				struct oki_rect row = oki_rect(map, &one, s);
+				struct oki_rect rect = stack_rect(stack, map, &row, s);
+				result = add_rect(e, &rect);
+				if (result != CUDA_SUCCESS)
+					return result;
+				s += rect.inner > 1 && s == 0 && map->segment_count == 2;
+			}
+		}
+	return result;
+}
+
+/* How many 2-D copies one row takes in all layers. */
+static uint64_t row_copies(const struct stack *stack, const struct oki_layer_map *map)
+{
+	struct oki_rect row = {.width = map->segments[0].bytes};
+	struct oki_rect rect = stack_rect(stack, map, &row, 0);
+	if (rect.inner == 1)
+		return map->segment_count;
+	return rect.outer < rect.inner ? rect.outer : rect.inner;
+}
+
+/* Is a copy for each row, in all layers, cheaper than what each layer takes for the run? */
+static bool pays_stacked(const struct emitter *e, const struct stack *stack,
+			 const struct oki_layer_map *map, const struct oki_run *run)
+{
+	uint64_t rows = oki_run_rows(run), bytes = map->segments[0].bytes;
+	double each = e->rates->copy_ns;
+	if (rows == 1 && e->batch)
+		each = entry_ns(e, bytes) - (double)bytes / e->rates->link + e->rates->scattered_ns;
+	return (double)(rows * row_copies(stack, map)) * e->rates->copy_ns <
+	       (double)(stack->layers * map->segment_count) * each;
+}
+
+/* One run in all layers of a stack. */
+static CUresult add_run_of_stack(struct emitter *e, const struct stack *stack,
+				 const struct oki_run *run)
+{
+	bool joinable = oki_run_is_joinable(run);
+	const struct oki_layer_map *map = joinable ? &stack->joined : stack->maps[0];
+	if (joinable && stack->fused.segment_count)
+		return add_run(e, &stack->fused, run);
+	if (pays_stacked(e, stack, map, run))
+		return add_stacked(e, stack, map, run);
+	CUresult result = CUDA_SUCCESS;
+	for (uint32_t i = 0; i < stack->layers && result == CUDA_SUCCESS; i++) {
+		struct oki_layer_map layer = *map;
+		layer.base += i * stack->device_pitch;
+		for (uint32_t s = 0; s < layer.segment_count; s++)
+			layer.segments[s].block_offset += i * stack->host_pitch;
+		result = add_run(e, &layer, run);
+	}
+	return result;
+}
+
+static CUresult add_layer(struct emitter *e, const struct oki_layer_map *map,
+			  const struct oki_run *runs, uint32_t run_count)
+{
+	CUresult result = CUDA_SUCCESS;
+	struct oki_layer_map joined;
+	oki_join_segments(map, &joined);
+	for (uint32_t i = 0; i < run_count && result == CUDA_SUCCESS; i++)
+		result = add_run(e, oki_run_is_joinable(&runs[i]) ? &joined : map, &runs[i]);
+	return result;
+}
+
 static void emitter_init(struct emitter *e, const struct oki_cuda_api *api,
 			 const struct oki_cuda_rates *rates, bool batch)
 {
@@ -262,35 +396,54 @@ bool oki_cuda_has_batch(const struct oki_cuda_api *api)
 #endif
 }
 
+/* What is left joins the entries of other runs. */
+static double total_ns(struct emitter *e)
+{
+	for (uint32_t i = 0; i < e->count; i++)
+		e->ns += e->batch ? entry_ns(e, e->bytes[i]) : copy_ns(e, e->bytes[i]);
+	return e->ns;
+}
+
 double oki_cuda_copy_ns(const struct oki_cuda_rates *rates, bool batch,
 			const struct oki_layer_map *map, const struct oki_run *run)
 {
 	struct emitter e;
 	emitter_init(&e, NULL, rates, batch);
 	add_run(&e, map, run);
-	/* What is left joins the entries of other runs. */
-	for (uint32_t i = 0; i < e.count; i++)
-		e.ns += batch ? entry_ns(&e, e.bytes[i]) : copy_ns(&e, e.bytes[i]);
-	return e.ns;
+	return total_ns(&e);
+}
+
+double oki_cuda_stack_ns(const struct oki_cuda_rates *rates, bool batch,
+			 const struct oki_layer_map *const *maps, uint32_t map_count,
+			 const struct oki_run *run)
+{
+	struct emitter e;
+	struct stack stack;
+	emitter_init(&e, NULL, rates, batch);
+	stack_init(&stack, maps, map_count);
+	add_run_of_stack(&e, &stack, run);
+	return total_ns(&e);
 }
 
 int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *rates,
 		  CUstream stream, enum oki_direction direction,
-		  const struct oki_layer_map *const *maps, uint32_t map_count,
+		  const struct oki_layer_map *const *maps, uint32_t map_count, bool may_stack,
 		  const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
 {
 	struct emitter e;
+	struct stack stack = {.layers = 1};
 	emitter_init(&e, api, rates, oki_cuda_has_batch(api));
 	e.stream = stream;
 	e.direction = direction;
 	CUresult result = CUDA_SUCCESS;
-	for (uint32_t m = 0; m < map_count && result == CUDA_SUCCESS; m++) {
-		struct oki_layer_map joined;
-		oki_join_segments(maps[m], &joined);
+	if (may_stack)
+		stack_init(&stack, maps, map_count);
+	if (stack.layers > 1)
 		for (uint32_t i = 0; i < run_count && result == CUDA_SUCCESS; i++)
-			result = add_run(&e, oki_run_is_joinable(&runs[i]) ? &joined : maps[m],
-					 &runs[i]);
-	}
+			result = add_run_of_stack(&e, &stack, &runs[i]);
+	else
+		for (uint32_t m = 0; m < map_count && result == CUDA_SUCCESS; m++)
+			result = add_layer(&e, maps[m], runs, run_count);
 	if (result == CUDA_SUCCESS)
 		result = flush(&e);
 	if (result == CUDA_SUCCESS)

@@ -19,6 +19,12 @@ struct oki_cuda_reach {
 	uint32_t pieces; /* of the arena that starts here, in entries from this one on; else 0 */
 };
 
+/* An allocation that pages lie in. One that is not kept costs speed alone. */
+#define OKI_CUDA_TENSORS 64u
+struct oki_cuda_tensor {
+	uint64_t from, to;
+};
+
 struct oki_device {
 	const struct oki_cuda_api *api;
 	int32_t index;
@@ -32,8 +38,10 @@ struct oki_device {
 	struct oki_cuda_rates rates[2]; /* by direction */
 	struct oki_cuda_reach *reach;	/* owned; changed only while nothing is copied */
 	uint32_t reach_count;
-	bool in_pieces;		  /* some arena in reach has several */
-	uint64_t pin_limit;	  /* longest registration; what is longer goes in pieces */
+	bool in_pieces;	    /* some arena in reach has several */
+	uint64_t pin_limit; /* longest registration; what is longer goes in pieces */
+	struct oki_cuda_tensor tensors[OKI_CUDA_TENSORS]; /* changed as reach is */
+	uint32_t tensor_count;
 	_Atomic uint64_t copying; /* bytes that streams have given to copy engines */
 };
 
@@ -136,9 +144,12 @@ void oki_cuda_span(const void *host, struct oki_cuda_span *ret_span);
  * reach does not hold for them. */
 bool oki_cuda_straddles(const struct oki_device *device, const uint8_t *host, uint64_t bytes);
 
-/* Is [base, base + bytes) one allocation of this GPU, all mapped? Inside a scope. */
+/* Is [base, base + bytes) one allocation of this GPU, all mapped? Keeps it in mind. Inside a scope.
+ */
 int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t bytes,
 			 struct okv_error *err);
+/* Do both bytes lie in one allocation that was checked? */
+bool oki_cuda_one_tensor(const struct oki_device *device, const void *first, const void *last);
 
 /* ---- copy engines ---- */
 
@@ -146,15 +157,20 @@ int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t byte
 #define OKI_CUDA_MAX_PITCH 0x7fffffffu
 
 bool oki_cuda_has_batch(const struct oki_cuda_api *api);
-/* Queue layers with as few operations as the rows allow. Inside a scope. */
+/* Queue layers with as few operations as the rows allow. may_stack: they lie in one allocation, so
+ * that one operation may span them. Inside a scope. */
 int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *rates,
 		  CUstream stream, enum oki_direction direction,
-		  const struct oki_layer_map *const *maps, uint32_t map_count,
+		  const struct oki_layer_map *const *maps, uint32_t map_count, bool may_stack,
 		  const struct oki_run *runs, uint32_t run_count, struct okv_error *err);
 /* How long that takes for one run of one layer among others; map has its segments joined if the
  * run allows it. */
 double oki_cuda_copy_ns(const struct oki_cuda_rates *rates, bool batch,
 			const struct oki_layer_map *map, const struct oki_run *run);
+/* And for one run of layers that lie in one allocation. */
+double oki_cuda_stack_ns(const struct oki_cuda_rates *rates, bool batch,
+			 const struct oki_layer_map *const *maps, uint32_t map_count,
+			 const struct oki_run *run);
 
 /* ---- the kernel ---- */
 
@@ -213,11 +229,15 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 					uint32_t run_count);
 /* Forget all plans; nothing queued uses them any more. */
 void oki_cuda_plans_forget(struct oki_stream *stream);
-/* The fastest way by prediction for these layers, and from then on for all others of the plan. BOTH
- * only if the plan has runs of both kinds. */
+/* The fastest way by prediction for these layers, of which `together` are in one call, and from
+ * then on for all others of the plan. BOTH only if the plan has runs of both kinds. */
 enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
 				       struct oki_cuda_plan *plan,
-				       const struct oki_layer_map *const *maps, uint32_t map_count);
+				       const struct oki_layer_map *const *maps, uint32_t map_count,
+				       uint32_t together);
+/* Do these layers lie in one allocation? */
+bool oki_cuda_may_stack(const struct oki_device *device, const struct oki_layer_map *const *maps,
+			uint32_t map_count);
 /* Rows for the kernel: all of them, or those that do not suit copy engines. */
 CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, bool all,
 			     const struct oki_cuda_table **ret_table);

@@ -60,6 +60,15 @@ static bool is_mapped(struct oki_device *device, uint64_t at, uint64_t end)
 	return true;
 }
 
+static void keep(struct oki_device *device, uint64_t from, uint64_t to)
+{
+	for (uint32_t i = 0; i < device->tensor_count; i++)
+		if (device->tensors[i].from == from && device->tensors[i].to == to)
+			return;
+	if (device->tensor_count < OKI_CUDA_TENSORS)
+		device->tensors[device->tensor_count++] = (struct oki_cuda_tensor){from, to};
+}
+
 int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t bytes,
 			 struct okv_error *err)
 {
@@ -78,5 +87,17 @@ int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t byte
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
 				"%llu bytes at %#llx are reserved on GPU %d, but not all mapped",
 				(unsigned long long)bytes, (unsigned long long)base, device->index);
+	/* A copy over two pieces with a hole between them would be refused. */
+	if (!range.pieces)
+		keep(device, range.start, range.start + range.size);
 	return 0;
+}
+
+bool oki_cuda_one_tensor(const struct oki_device *device, const void *first, const void *last)
+{
+	uint64_t a = (uint64_t)(uintptr_t)first, b = (uint64_t)(uintptr_t)last;
+	for (uint32_t i = 0; i < device->tensor_count; i++)
+		if (a >= device->tensors[i].from && a < device->tensors[i].to)
+			return b >= device->tensors[i].from && b < device->tensors[i].to;
+	return false;
 }

@@ -238,9 +238,37 @@ static const struct oki_cuda_load *load_of(struct oki_stream *stream,
 	return &plan->shapes[plan->shape_count++].load;
 }
 
+bool oki_cuda_may_stack(const struct oki_device *device, const struct oki_layer_map *const *maps,
+			uint32_t map_count)
+{
+	return map_count > 1 &&
+	       oki_cuda_one_tensor(device, maps[0]->base, maps[map_count - 1]->base);
+}
+
+/* All runs by copy engines, with copies that span layers where that pays. */
+static double stack_ns(struct oki_stream *stream, const struct oki_cuda_rates *rates,
+		       const struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
+		       uint32_t map_count)
+{
+	bool batch = oki_cuda_has_batch(stream->device->api), known[PRICED_BLOCKS + 1] = {0};
+	double ns[PRICED_BLOCKS + 1], sum = 0;
+	for (uint32_t i = 0; i < plan->run_count; i++) {
+		const struct oki_run *run = &plan->runs[i];
+		/* Where rows touch it is cheaper; such runs are long. */
+		uint32_t at =
+			oki_run_is_joinable(run) && run->blocks <= PRICED_BLOCKS ? run->blocks : 0;
+		if (!at || !known[at])
+			ns[at] = oki_cuda_stack_ns(rates, batch, maps, map_count, run);
+		known[at] = true;
+		sum += ns[at];
+	}
+	return sum;
+}
+
 static enum oki_cuda_way fastest(struct oki_stream *stream, const struct oki_cuda_rates *rates,
 				 struct oki_cuda_plan *plan,
-				 const struct oki_layer_map *const *maps, uint32_t map_count)
+				 const struct oki_layer_map *const *maps, uint32_t map_count,
+				 uint32_t together)
 {
 	struct oki_cuda_load sum = {0};
 	for (uint32_t i = 0; i < map_count; i++) {
@@ -250,6 +278,11 @@ static enum oki_cuda_way fastest(struct oki_stream *stream, const struct oki_cud
 		sum.kernel_ns += load->kernel_ns;
 		sum.long_dma_ns += load->long_dma_ns;
 		sum.short_kernel_ns += load->short_kernel_ns;
+	}
+	if (oki_cuda_may_stack(stream->device, maps, together)) {
+		double ns = stack_ns(stream, rates, plan, maps, together) * map_count / together;
+		if (ns < sum.dma_ns)
+			sum.dma_ns = ns;
 	}
 	uint64_t copying = atomic_load_explicit(&stream->device->copying, memory_order_relaxed);
 	sum.ahead = copying > stream->copying ? copying - stream->copying : 0;
@@ -264,15 +297,16 @@ static enum oki_cuda_way fastest(struct oki_stream *stream, const struct oki_cud
 
 enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
 				       struct oki_cuda_plan *plan,
-				       const struct oki_layer_map *const *maps, uint32_t map_count)
+				       const struct oki_layer_map *const *maps, uint32_t map_count,
+				       uint32_t together)
 {
 	if (!plan || plan->rows > UINT32_MAX || stream->device->path == OKV_COPY_DMA)
 		return OKI_CUDA_WAY_DMA;
 	if (stream->device->path == OKV_COPY_KERNEL)
 		return OKI_CUDA_WAY_KERNEL;
 	if (!plan->chosen)
-		plan->way =
-			fastest(stream, &stream->device->rates[direction], plan, maps, map_count);
+		plan->way = fastest(stream, &stream->device->rates[direction], plan, maps,
+				    map_count, together);
 	plan->chosen = true;
 	return plan->way;
 }

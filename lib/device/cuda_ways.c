@@ -28,10 +28,9 @@ static int refused(const struct job *j, CUresult result)
 			     "the GPU did not accept a copy");
 }
 
-/* The end of the stretch that begins with layer `first`. */
-static uint32_t stretch_end(const struct job *j, uint32_t first, uint32_t map_count)
+/* The end of the stretch that begins with layer `first`, the one after `done` others. */
+static uint32_t stretch_end(const struct job *j, uint32_t first, uint32_t map_count, uint32_t done)
 {
-	uint32_t done = j->stream->stretches++;
 	uint64_t most = STRETCH_BYTES >> (done < 2 ? 2 - done : 0);
 	uint64_t bytes = j->rows * oki_layer_row_bytes(j->maps[first]);
 	uint32_t end = first + 1;
@@ -72,13 +71,20 @@ static int copy_engines(const struct job *j, CUstream queue, uint32_t first, uin
 	j->stream->copying += bytes;
 	atomic_fetch_add_explicit(&device->copying, bytes, memory_order_relaxed);
 	return oki_cuda_copy(device->api, &device->rates[j->direction], queue, j->direction,
-			     j->maps + first, end - first, runs, run_count, j->err);
+			     j->maps + first, end - first,
+			     oki_cuda_may_stack(device, j->maps + first, end - first), runs,
+			     run_count, j->err);
 }
 
 /* One stretch, so that the caller hears of its layers before the next one is submitted. */
 static int by_engines(const struct job *j, uint32_t map_count)
 {
-	uint32_t end = stretch_end(j, 0, map_count);
+	/* Nobody waits for a part of a copy without events: the more layers the fewer operations.
+	 */
+	uint32_t end = map_count;
+	if (has_events(j, 0, map_count))
+		end = stretch_end(j, 0, map_count, j->stream->stretches);
+	j->stream->stretches++;
 	int rc = copy_engines(j, j->stream->stream, 0, end, j->runs, j->run_count);
 	if (rc < 0)
 		return rc;
@@ -111,7 +117,7 @@ static const bool *set_ends(const struct job *j, uint32_t map_count, bool ends[O
 	if (!has_events(j, 0, map_count))
 		return NULL;
 	for (uint32_t first = 0; first < map_count;) {
-		uint32_t end = stretch_end(j, first, map_count);
+		uint32_t end = stretch_end(j, first, map_count, j->stream->stretches++);
 		for (uint32_t i = first; i < end; i++)
 			ends[i] = i + 1 == end;
 		first = end;
@@ -123,7 +129,7 @@ static const bool *set_ends(const struct job *j, uint32_t map_count, bool ends[O
 static int by_kernel_alone(const struct job *j, const struct oki_cuda_table *table,
 			   uint32_t map_count)
 {
-	uint32_t end = stretch_end(j, 0, map_count), none;
+	uint32_t end = stretch_end(j, 0, map_count, j->stream->stretches++), none;
 	CUresult result = oki_cuda_kernel_copy(j->stream, j->direction, table, j->maps, NULL, end,
 					       NULL, &none);
 	if (result == CUDA_SUCCESS)
@@ -222,8 +228,12 @@ int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
 		.err = err,
 	};
 	struct oki_cuda_plan *plan = NULL;
+	uint32_t together = map_count;
 	if (stream->device->path != OKV_COPY_DMA)
 		plan = oki_cuda_plan_get(stream, runs, run_count);
-	stream->way = oki_cuda_plan_choose(stream, direction, plan, maps, map_count);
+	/* The first stretches are no measure of all. */
+	if (has_events(&j, 0, map_count))
+		together = stretch_end(&j, 0, map_count, 2);
+	stream->way = oki_cuda_plan_choose(stream, direction, plan, maps, map_count, together);
 	return by_way(&j, plan, map_count);
 }

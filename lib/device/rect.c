@@ -1,4 +1,4 @@
-/* [B] Joining the segments of a layer. */
+/* [B] Joining the segments of a layer, and layers that lie alike. */
 #include "device/rect.h"
 
 void oki_join_segments(const struct oki_layer_map *map, struct oki_layer_map *ret_joined)
@@ -15,4 +15,34 @@ void oki_join_segments(const struct oki_layer_map *map, struct oki_layer_map *re
 			ret_joined->segments[count++] = *seg;
 	}
 	ret_joined->segment_count = count;
+}
+
+static bool is_alike(const struct oki_layer_map *a, const struct oki_layer_map *b, uint64_t host,
+		     uint64_t device)
+{
+	if ((uint64_t)(uintptr_t)b->base - (uint64_t)(uintptr_t)a->base != device ||
+	    a->page_stride != b->page_stride || a->segment_count != b->segment_count)
+		return false;
+	for (uint32_t s = 0; s < a->segment_count; s++)
+		if (a->segments[s].bytes != b->segments[s].bytes ||
+		    a->segments[s].page_offset != b->segments[s].page_offset ||
+		    b->segments[s].block_offset - a->segments[s].block_offset != host)
+			return false;
+	return true;
+}
+
+bool oki_layers_stack(const struct oki_layer_map *const *maps, uint32_t count,
+		      uint64_t *ret_host_pitch, uint64_t *ret_device_pitch)
+{
+	if (count < 2 || maps[1]->base <= maps[0]->base ||
+	    maps[1]->segments[0].block_offset <= maps[0]->segments[0].block_offset)
+		return false;
+	uint64_t device = (uint64_t)(maps[1]->base - maps[0]->base);
+	uint64_t host = maps[1]->segments[0].block_offset - maps[0]->segments[0].block_offset;
+	for (uint32_t i = 1; i < count; i++)
+		if (!is_alike(maps[i - 1], maps[i], host, device))
+			return false;
+	*ret_host_pitch = host;
+	*ret_device_pitch = device;
+	return true;
 }

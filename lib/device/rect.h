@@ -27,6 +27,10 @@ struct oki_rect {
  */
 void oki_join_segments(const struct oki_layer_map *map, struct oki_layer_map *ret_joined);
 
+/* Do these layers differ by one distance on each side and in nothing else? */
+bool oki_layers_stack(const struct oki_layer_map *const *maps, uint32_t count,
+		      uint64_t *ret_host_pitch, uint64_t *ret_device_pitch);
+
 static inline bool oki_run_is_joinable(const struct oki_run *run)
 {
 	return run->inner == 1 && run->inner_first == 0;
@@ -44,6 +48,22 @@ static inline uint64_t oki_layer_row_bytes(const struct oki_layer_map *map)
 	for (uint32_t s = 0; s < map->segment_count; s++)
 		sum += map->segments[s].bytes;
 	return sum;
+}
+
+/* Outer rows that touch become one row; two loops with one constant distance become one. */
+static inline void oki_rect_merge_outer(struct oki_rect *r)
+{
+	bool touch = r->inner == 1 && r->host_outer == r->width && r->device_outer == r->width;
+	bool even = r->inner > 1 && r->host_outer == r->inner * r->host_inner &&
+		    r->device_outer == r->inner * r->device_inner;
+	if (touch)
+		r->width *= r->outer;
+	if (even)
+		r->inner *= r->outer;
+	if (touch || even) {
+		r->outer = 1;
+		r->host_outer = r->device_outer = 0;
+	}
 }
 
 /*
@@ -74,17 +94,7 @@ static inline struct oki_rect oki_rect(const struct oki_layer_map *map, const st
 	if (r.outer > 1) {
 		r.host_outer = run->host_pitch;
 		r.device_outer = run->page_pitch * map->page_stride;
-		bool touch = r.inner == 1 && r.host_outer == r.width && r.device_outer == r.width;
-		bool even = r.inner > 1 && r.host_outer == r.inner * r.host_inner &&
-			    r.device_outer == r.inner * r.device_inner;
-		if (touch)
-			r.width *= r.outer;
-		if (even)
-			r.inner *= r.outer;
-		if (touch || even) {
-			r.outer = 1;
-			r.host_outer = r.device_outer = 0;
-		}
+		oki_rect_merge_outer(&r);
 	}
 	return r;
 }

@@ -198,7 +198,7 @@ static void copy(enum oki_direction direction, const struct oki_layer_map *map,
 	to_pages = direction == OKI_TO_PAGES;
 #endif
 	ck_assert_int_eq(oki_cuda_copy(&api, &oki_cuda_default_rates, NULL, direction, &map, 1,
-				       runs, count, NULL),
+				       false, runs, count, NULL),
 			 0);
 }
 

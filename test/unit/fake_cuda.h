@@ -1,0 +1,234 @@
+/*
+ * The driver's calls replaced by ones that act at once, on memory of the CPU, and count. For one
+ * test program each: calls is its own.
+ */
+#ifndef TEST_UNIT_FAKE_CUDA_H
+#define TEST_UNIT_FAKE_CUDA_H
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/cuda_device.h"
+
+static struct {
+	int one, two, batches, entries, launches, records, waits, gates;
+	uint32_t gate; /* of the last launch that waited for the one before it */
+	unsigned blocks;
+	uint32_t *counters;
+	uint32_t columns;			/* of all launches */
+	uint32_t columns_at[OKI_CUDA_COUNTERS]; /* as the counter was raised last */
+	uint32_t columns_waited;		/* the side stream waited for so many */
+	uint32_t columns_of_event;		/* of a layer; 0: events are not looked at */
+	uint32_t events; /* of layers: the n-th one is (CUevent)n, from 1 on */
+	bool no_memory;
+	int fail_after; /* accept this many calls; negative: all */
+} calls;
+
+static const struct oki_cuda_rates *const rates = &oki_cuda_default_rates;
+
+#define SIDE ((CUstream)(uintptr_t)8)
+
+static CUresult accept(void)
+{
+	if (calls.fail_after == 0)
+		return CUDA_ERROR_LAUNCH_FAILED;
+	calls.fail_after--;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_to_device(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	(void)stream;
+	calls.one++;
+	memcpy((void *)(uintptr_t)to, from, bytes);
+	return accept();
+}
+
+static CUresult fake_to_host(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	(void)stream;
+	calls.one++;
+	memcpy(to, (const void *)(uintptr_t)from, bytes);
+	return accept();
+}
+
+static CUresult fake_2d(const CUDA_MEMCPY2D *c, CUstream stream)
+{
+	(void)stream;
+	calls.two++;
+	ck_assert_uint_ge(c->srcPitch, c->WidthInBytes);
+	ck_assert_uint_ge(c->dstPitch, c->WidthInBytes);
+	ck_assert_uint_le(c->srcPitch, OKI_CUDA_MAX_PITCH);
+	ck_assert_uint_le(c->dstPitch, OKI_CUDA_MAX_PITCH);
+	ck_assert_int_ne(c->srcMemoryType, c->dstMemoryType);
+	const uint8_t *from = c->srcMemoryType == CU_MEMORYTYPE_HOST
+				      ? c->srcHost
+				      : (const void *)(uintptr_t)c->srcDevice;
+	uint8_t *to = c->dstMemoryType == CU_MEMORYTYPE_HOST ? c->dstHost
+							     : (void *)(uintptr_t)c->dstDevice;
+	for (size_t y = 0; y < c->Height; y++)
+		memcpy(to + y * c->dstPitch, from + y * c->srcPitch, c->WidthInBytes);
+	return accept();
+}
+
+#if OKI_CUDA_HAS_BATCH
+static CUresult fake_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+			   CUmemcpyAttributes *attributes, size_t *first, size_t attribute_count,
+			   CUstream stream)
+{
+	(void)stream;
+	calls.batches++;
+	calls.entries += (int)count;
+	ck_assert_uint_eq(attribute_count, 1);
+	ck_assert_uint_eq(*first, 0);
+	ck_assert_int_eq(attributes->srcAccessOrder, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+	for (size_t i = 0; i < count; i++)
+		memcpy((void *)(uintptr_t)to[i], (const void *)(uintptr_t)from[i], bytes[i]);
+	return accept();
+}
+#endif
+
+/* The entry points of a stage are the numbers of their lanes. */
+static uint32_t count_groups(CUfunction function, unsigned blocks)
+{
+	return blocks * (OKI_GATHER_THREADS / (uint32_t)(uintptr_t)function);
+}
+
+/* The kernel on the CPU, straight from the words of gather_copy.h. */
+static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+			    unsigned by, unsigned bz, unsigned shared, CUstream stream,
+			    void **parameters, void **extra)
+{
+	(void)gy, (void)gz, (void)by, (void)bz, (void)shared, (void)stream;
+	(void)extra;
+	const struct oki_gather *g = parameters[0];
+	ck_assert_uint_ge(gx, 1);
+	ck_assert_uint_eq(bx, OKI_GATHER_THREADS);
+	ck_assert_uint_le(g->column_count, OKI_GATHER_COLUMNS);
+	ck_assert_uint_eq(g->piece % OKI_GATHER_PIECE, 0);
+	ck_assert_uint_gt(g->piece, 0);
+	calls.launches++;
+	calls.blocks = gx;
+	if (g->counters)
+		g->counters[0] += count_groups(function, gx);
+	for (uint32_t c = 0; c < g->column_count; c++) {
+		for (uint32_t r = 0; r < g->row_count; r++) {
+			struct oki_gather_row row = g->rows ? g->rows[r] : g->few[r];
+			const struct oki_gather_column *col = &g->columns[c];
+			uint8_t *host = (uint8_t *)(uintptr_t)(row.host + col->block_offset +
+							       row.inner * col->bytes);
+			uint8_t *page =
+				(uint8_t *)(uintptr_t)(col->page0 + row.page * col->page_stride);
+			memcpy(g->to_pages ? page : host, g->to_pages ? host : page, col->bytes);
+		}
+		calls.columns++;
+		uint32_t signal = g->columns[c].signal;
+		if (!signal)
+			continue;
+		ck_assert_ptr_nonnull(g->counters);
+		ck_assert_uint_lt(signal, OKI_CUDA_COUNTERS);
+		g->counters[signal] += count_groups(function, gx);
+		calls.columns_at[signal] = calls.columns;
+	}
+	return accept();
+}
+
+static CUresult fake_alloc(CUdeviceptr *ret_at, size_t bytes)
+{
+	*ret_at = calls.no_memory ? 0 : (CUdeviceptr)(uintptr_t)malloc(bytes);
+	return *ret_at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult fake_free(CUdeviceptr at)
+{
+	free((void *)(uintptr_t)at);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_host_alloc(void **ret_at, size_t bytes, unsigned flags)
+{
+	(void)flags;
+	*ret_at = malloc(bytes);
+	return *ret_at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult fake_host_free(void *at)
+{
+	free(at);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_record(CUevent event, CUstream stream)
+{
+	calls.records++;
+	uintptr_t layer = (uintptr_t)event;
+	if (!calls.columns_of_event || !layer)
+		return CUDA_SUCCESS;
+	/* In the order of layers, in a stream that is behind their bytes. */
+	ck_assert_uint_eq(layer, ++calls.events);
+	ck_assert_uint_ge(stream == SIDE ? calls.columns_waited : calls.columns,
+			  layer * calls.columns_of_event);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_wait(CUstream stream, CUevent event, unsigned flags)
+{
+	(void)stream, (void)event, (void)flags;
+	calls.waits++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_wait_value(CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags)
+{
+	const uint32_t *counter = (const uint32_t *)(uintptr_t)at;
+	ck_assert_int_eq(flags, CU_STREAM_WAIT_VALUE_GEQ);
+	/* Raised at once here: a count never reached would wait for ever. */
+	ck_assert_int_ge((int32_t)(*counter - value), 0);
+	if (counter == calls.counters) {
+		ck_assert_ptr_ne(stream, SIDE);
+		calls.gates++;
+		calls.gate = value;
+		return CUDA_SUCCESS;
+	}
+	ck_assert_ptr_eq(stream, SIDE);
+	calls.columns_waited = calls.columns_at[counter - calls.counters];
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_text(CUresult result, const char **ret_text)
+{
+	(void)result;
+	*ret_text = "FAKE";
+	return CUDA_SUCCESS;
+}
+
+static struct oki_cuda_api fake(bool batch)
+{
+	struct oki_cuda_api api = {
+		.copy_to_device = fake_to_device,
+		.copy_to_host = fake_to_host,
+		.copy_2d = fake_2d,
+		.launch = fake_launch,
+		.memory_alloc = fake_alloc,
+		.memory_free = fake_free,
+		.host_alloc = fake_host_alloc,
+		.host_free = fake_host_free,
+		.event_record = fake_record,
+		.stream_wait_event = fake_wait,
+		.stream_wait_value = fake_wait_value,
+		.error_name = fake_text,
+		.error_string = fake_text,
+	};
+#if OKI_CUDA_HAS_BATCH
+	if (batch)
+		api.copy_batch = fake_batch;
+#else
+	(void)batch;
+#endif
+	memset(&calls, 0, sizeof(calls));
+	calls.fail_after = -1;
+	return api;
+}
+
+#endif

@@ -1,0 +1,469 @@
+/* By which way layers are copied, the kernel's launches, and the events of layers. No GPU: the
+ * driver's calls are replaced by ones that copy at once and count. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "okv_config.h"
+
+#if OKV_HAVE_CUDA
+
+#include "test/device/copy_case.h"
+#include "test/unit/fake_cuda.h"
+
+#define ROW 4096u
+
+/* A device and a stream without a GPU. */
+struct stage {
+	struct oki_cuda_api api;
+	struct oki_device device;
+	struct oki_stream stream;
+};
+
+static void stage_init(struct stage *s, uint32_t path, bool batch)
+{
+	memset(s, 0, sizeof(*s));
+	s->api = fake(batch);
+	s->device.api = &s->api;
+	s->device.path = path;
+	s->device.sms = 4;
+	s->device.rates[0] = s->device.rates[1] = oki_cuda_default_rates;
+	s->stream.device = &s->device;
+	s->stream.side = SIDE;
+	s->stream.lanes[0] = (CUstream)(uintptr_t)16;
+	s->stream.lanes[1] = (CUstream)(uintptr_t)24;
+	for (uintptr_t i = 0; i < 3; i++)
+		s->device.gather[i] = (CUfunction)((uintptr_t)8 << i);
+}
+
+/* Kernels count, from just before the counters wrap. */
+static void stage_counters(struct stage *s)
+{
+	calls.counters = malloc(sizeof(s->stream.counts));
+	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS; i++)
+		s->stream.counts[i] = calls.counters[i] = UINT32_MAX - 100;
+	s->stream.counters = (CUdeviceptr)(uintptr_t)calls.counters;
+}
+
+/* Until every layer is taken. */
+static void stage_copy(struct stage *s, enum oki_direction direction,
+		       const struct oki_layer_map *const *maps, CUevent const *events,
+		       uint32_t map_count, const struct oki_run *runs, uint32_t run_count)
+{
+	for (uint32_t done = 0; done < map_count;) {
+		int taken = oki_cuda_ways_copy(&s->stream, direction, maps + done,
+					       events ? events + done : NULL, map_count - done,
+					       runs, run_count, NULL);
+		ck_assert_int_ge(taken, 1);
+		done += (uint32_t)taken;
+		ck_assert_uint_le(done, map_count);
+	}
+}
+
+static void stage_fini(struct stage *s)
+{
+	oki_cuda_plans_forget(&s->stream);
+	oki_cuda_chunks_free(&s->stream);
+}
+
+/* Every path, both directions, tables that travel with the launch and such that do not. */
+START_TEST(every_path_moves_the_same_bytes)
+{
+	uint64_t seed = 31 + (uint64_t)_i;
+	struct stage s;
+	stage_init(&s, (uint32_t)_i % 3, _i < 3);
+	for (int n = 0; n < 200; n++) {
+		struct copy_case c;
+		case_generate(&c, &seed, n % 7 == 6 ? 40 : 1);
+		enum oki_direction direction = n % 2 ? OKI_TO_PAGES : OKI_TO_BLOCKS;
+		uint8_t *host = malloc(c.host_bytes), *want_host = malloc(c.host_bytes);
+		uint8_t *pages = malloc(c.pages_bytes), *want_pages = malloc(c.pages_bytes);
+		case_noise(&seed, host, c.host_bytes);
+		case_noise(&seed, pages, c.pages_bytes);
+		memcpy(want_host, host, c.host_bytes);
+		memcpy(want_pages, pages, c.pages_bytes);
+		case_place(&c, host, pages);
+		case_expect(&c, host, direction, want_host, want_pages);
+		const struct oki_layer_map *map = &c.map;
+		for (int again = 0; again < 2; again++)
+			stage_copy(&s, direction, &map, NULL, 1, c.runs, c.run_count);
+		ck_assert_msg(memcmp(host, want_host, c.host_bytes) == 0 &&
+				      memcmp(pages, want_pages, c.pages_bytes) == 0,
+			      "case %d of seed %d", n, _i);
+		oki_cuda_plans_forget(&s.stream);
+		free(host);
+		free(pages);
+		free(want_host);
+		free(want_pages);
+	}
+	ck_assert(_i % 3 != OKV_COPY_KERNEL || calls.one + calls.two + calls.batches > 0);
+	ck_assert(_i % 3 == OKV_COPY_DMA ? calls.launches == 0 : calls.launches > 0);
+	ck_assert_ptr_null(s.stream.chunks ? s.stream.chunks->next : NULL);
+	stage_fini(&s);
+}
+END_TEST
+
+/* Where the GPU sees an arena elsewhere, the kernel gets the GPU's addresses. */
+START_TEST(the_kernel_gets_device_addresses)
+{
+	uint8_t *arena = malloc(4 * ROW), *alias = malloc(4 * ROW), page[ROW];
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	struct oki_cuda_reach reach[] = {
+		{.base = (uint8_t *)1, .bytes = 64, .shift = 12345},
+		{.base = arena, .bytes = 4 * ROW, .shift = (uint64_t)(alias - arena)},
+	};
+	s.device.reach = reach;
+	s.device.reach_count = 2;
+	memset(arena, 1, 4 * ROW);
+	memset(alias, 2, 4 * ROW);
+	struct oki_layer_map map = {.base = page,
+				    .page_stride = ROW,
+				    .segment_count = 1,
+				    .page_count = 1,
+				    .segments = {{0, 0, ROW}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run run = {.host = arena + 2 * ROW, .blocks = 1, .inner = 1};
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
+	ck_assert_uint_eq(page[0], 2);
+	stage_fini(&s);
+	free(arena);
+	free(alias);
+}
+END_TEST
+
+#define MANY 5000u
+
+/* Scattered rows of bytes each in block order; a block has `layers` of them. */
+static struct oki_run *scattered(uint8_t *host, uint64_t block, uint32_t count)
+{
+	struct oki_run *runs = calloc(count, sizeof(*runs));
+	for (uint32_t i = 0; i < count; i++)
+		runs[i] = (struct oki_run){.host = host + i * 7ull % count * block,
+					   .blocks = 1,
+					   .inner = 1,
+					   .page = i * 11 % count};
+	return runs;
+}
+
+/* The table is made with the first layer; the calls of later ones are the same for any rows. */
+START_TEST(one_table_for_all_layers)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	uint8_t *host = calloc(MANY, 64), *pages = calloc(MANY, 64);
+	struct oki_run *runs = scattered(host, 64, MANY);
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = 16,
+				    .segment_count = 1,
+				    .page_count = MANY,
+				    .segments = {{0, 0, 16}}};
+	const struct oki_layer_map *maps[] = {&map};
+	for (uint32_t layer = 0; layer < 4; layer++) {
+		map.base = pages + layer * MANY * 16;
+		map.segments[0].block_offset = layer * 16;
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, MANY);
+	}
+	ck_assert_int_eq(calls.launches, 4);
+	ck_assert_int_eq(calls.one, 1);
+	ck_assert_int_eq(calls.two + calls.batches, 0);
+	ck_assert_uint_le(calls.blocks, 4);
+
+	/* No room for a table: the copy still happens. */
+	oki_cuda_plans_forget(&s.stream);
+	oki_cuda_chunks_free(&s.stream);
+	calls.no_memory = true;
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, MANY);
+	ck_assert_int_eq(calls.launches, 4);
+	stage_fini(&s);
+	free(runs);
+	free(host);
+	free(pages);
+}
+END_TEST
+
+/* The first kernel follows the stream; each later one starts as the one before it ends. */
+START_TEST(kernels_overlap_at_their_ends)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	stage_counters(&s);
+	const uint64_t row = 256u << 10;
+	uint8_t *host = calloc(16, row), *pages = calloc(16, row);
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = row,
+				    .segment_count = 1,
+				    .page_count = 16,
+				    .segments = {{0, 0, row}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run run = {
+		.host = host, .host_pitch = row, .blocks = 16, .page_pitch = 1, .inner = 1};
+	for (uint32_t n = 0; n < 5; n++) {
+		uint32_t before = s.stream.counts[0];
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
+		ck_assert_int_eq(calls.gates, (int)n);
+		if (n > 0)
+			ck_assert_uint_eq(calls.gate, before);
+		ck_assert_uint_eq(s.stream.counts[0] - before,
+				  calls.blocks * OKI_GATHER_THREADS / 32);
+	}
+	/* fork, then an event of its own for each later one, which the stream waits for; each
+	 * lane waits for fork once */
+	ck_assert_int_eq(calls.records, 1 + 4);
+	ck_assert_int_eq(calls.waits, 4 + 2);
+	/* The next user's first kernel follows that user's fences. */
+	oki_cuda_plans_forget(&s.stream);
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
+	ck_assert_int_eq(calls.gates, 4);
+	ck_assert_int_eq(calls.records, 6);
+	/* After a kernel that is all last pieces no gate is needed. */
+	run.blocks = 2;
+	oki_cuda_plans_forget(&s.stream);
+	for (int n = 0; n < 3; n++)
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
+	ck_assert_int_eq(calls.gates, 4);
+	stage_fini(&s);
+	free(host);
+	free(pages);
+}
+END_TEST
+
+#define EVENT_LAYERS 64u
+
+/* Layers of `bytes` (one row of 16 KiB each, or many), an event each. Returns the launches. */
+static int copy_with_events(struct stage *s, uint32_t rows, uint32_t segments)
+{
+	const uint64_t row = 16384;
+	uint8_t *host = calloc(rows * EVENT_LAYERS, row), *pages = calloc(rows * EVENT_LAYERS, row);
+	struct oki_layer_map layers[EVENT_LAYERS];
+	const struct oki_layer_map *maps[EVENT_LAYERS];
+	CUevent events[EVENT_LAYERS];
+	uint64_t seed = 5;
+	case_noise(&seed, host, rows * EVENT_LAYERS * row);
+	for (uint32_t l = 0; l < EVENT_LAYERS; l++) {
+		layers[l] = (struct oki_layer_map){.base = pages + l * rows * row,
+						   .page_stride = row,
+						   .segment_count = segments,
+						   .page_count = rows};
+		/* Their order on both sides differs, so that none can be joined. */
+		for (uint32_t k = 0; k < segments; k++)
+			layers[l].segments[k] = (struct oki_segment_map){
+				.page_offset = k * (row / segments),
+				.block_offset = l * row + (segments - 1 - k) * (row / segments),
+				.bytes = row / segments};
+		maps[l] = &layers[l];
+		events[l] = (CUevent)(uintptr_t)(l + 1);
+	}
+	struct oki_run run = {.host = host,
+			      .host_pitch = rows > 1 ? EVENT_LAYERS * row : 0,
+			      .blocks = rows,
+			      .page_pitch = rows > 1,
+			      .inner = 1};
+	int launches = calls.launches;
+	calls.columns = calls.columns_waited = calls.events = 0;
+	calls.columns_of_event = s->device.path == OKV_COPY_KERNEL ? segments : 0;
+	stage_copy(s, OKI_TO_PAGES, maps, events, EVENT_LAYERS, &run, 1);
+	if (calls.columns_of_event)
+		ck_assert_uint_eq(calls.events, EVENT_LAYERS);
+	for (uint32_t l = 0; l < EVENT_LAYERS; l++)
+		for (uint32_t r = 0; r < rows; r++)
+			for (uint32_t k = 0; k < segments; k++) {
+				const struct oki_segment_map *seg = &layers[l].segments[k];
+				ck_assert(memcmp(layers[l].base + r * row + seg->page_offset,
+						 run.host + r * run.host_pitch + seg->block_offset,
+						 seg->bytes) == 0);
+			}
+	oki_cuda_plans_forget(&s->stream);
+	free(host);
+	free(pages);
+	return calls.launches - launches;
+}
+
+/* One kernel for many layers, and every event behind its own layer's bytes. */
+START_TEST(events_follow_their_layers)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	stage_counters(&s);
+	/* Again and again: the counters are used in turn, and those of two launches differ. */
+	for (int n = 0; n < 5; n++) {
+		ck_assert_int_eq(copy_with_events(&s, 1, 1), 1);
+		ck_assert_int_eq(copy_with_events(&s, 300, 1), 1);
+		ck_assert_int_eq(copy_with_events(&s, 40, 2), 2);
+	}
+	/* Layers are small and share their waits; large ones have one each. */
+	int waits = calls.waits;
+	copy_with_events(&s, 300, 1);
+	ck_assert_int_eq(calls.waits - waits, 1); /* for the side stream */
+	stage_fini(&s);
+}
+END_TEST
+
+/* A driver without waits for a value: an event can follow a kernel only. */
+START_TEST(events_without_counters)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	ck_assert_int_eq(copy_with_events(&s, 300, 1), EVENT_LAYERS);
+	/* 1 MiB of layers end together; the first stretches are shorter. */
+	ck_assert_int_eq(copy_with_events(&s, 1, 1), 3);
+	stage_fini(&s);
+}
+END_TEST
+
+/* More segments than one launch has room for. */
+START_TEST(more_columns_than_one_launch)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	uint8_t *host = malloc(64 * 8 * 32), *pages = calloc(64, 8 * 64);
+	uint64_t seed = 8;
+	struct oki_layer_map layers[64];
+	const struct oki_layer_map *maps[64];
+	case_noise(&seed, host, 64 * 8 * 32);
+	for (uint32_t l = 0; l < 64; l++) {
+		layers[l] = (struct oki_layer_map){
+			.base = pages + l * 512, .page_stride = 512, .segment_count = 8};
+		for (uint32_t k = 0; k < 8; k++)
+			layers[l].segments[k] = (struct oki_segment_map){
+				.page_offset = k * 64, .block_offset = (l * 8 + k) * 32, 32};
+		maps[l] = &layers[l];
+	}
+	struct oki_run run = {.host = host, .blocks = 1, .inner = 1};
+	stage_counters(&s);
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 64, &run, 1);
+	/* A layer's segments stay together. */
+	uint32_t layers_each = OKI_GATHER_COLUMNS / 8;
+	ck_assert_int_eq(calls.launches, (64 + layers_each - 1) / layers_each);
+	for (uint32_t i = 0; i < 64 * 8; i++)
+		ck_assert(memcmp(pages + i * 64, host + i * 32, 32) == 0);
+	stage_fini(&s);
+	free(host);
+	free(pages);
+}
+END_TEST
+
+static struct oki_cuda_load even(uint64_t bytes, double dma_ns, double kernel_ns)
+{
+	return (struct oki_cuda_load){.bytes = bytes,
+				      .dma_ns = dma_ns,
+				      .kernel_ns = kernel_ns,
+				      .short_kernel_ns = kernel_ns};
+}
+
+START_TEST(the_faster_way_is_chosen)
+{
+	/* One long run: nothing beats one copy. */
+	struct oki_cuda_load load = even(64 << 20, 1.21e6, 1.32e6);
+	load.long_dma_ns = load.dma_ns;
+	load.short_kernel_ns = 0;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	/* 2,048 rows of 2 KiB: each would be a copy of its own. */
+	load = even(4 << 20, 2048 * 740., 84e3);
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	/* Nearly even: no SM is taken for so little. */
+	load = even(4 << 20, 88e3, 82e3);
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	/* Copy engines busy for someone else: a short copy does not queue behind that. */
+	load = even(64 << 10, 4.2e3, 1.3e3);
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	load.ahead = 128 << 20;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load = even(1 << 30, 19.4e6, 21e6);
+	load.ahead = 128 << 20;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	/* Within an operation a small gain is not worth changing sides. */
+	load = even(512 << 10, 22e3, 10.3e3);
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load.follows = true;
+	load.last = OKI_CUDA_WAY_DMA;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	load = even(512 << 10, 12.5e3, 10.3e3);
+	load.follows = true;
+	load.last = OKI_CUDA_WAY_KERNEL;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	/* Half in long runs, half in pieces: each by what suits it. */
+	load = (struct oki_cuda_load){.bytes = 64 << 20,
+				      .dma_ns = 12e6,
+				      .kernel_ns = 2.4e6,
+				      .long_dma_ns = 0.61e6,
+				      .short_kernel_ns = 1.2e6};
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_BOTH);
+}
+END_TEST
+
+/* From runs to a choice: a tidy tensor, a shuffled one, one of both kinds. */
+START_TEST(runs_decide)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	const uint64_t row = 8192;
+	uint8_t *host = calloc(2304, row), *pages = calloc(2304, row);
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = row,
+				    .segment_count = 1,
+				    .page_count = 2304,
+				    .segments = {{0, 0, row}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run *runs = scattered(host, row, 256);
+	struct oki_run tidy = {
+		.host = host, .host_pitch = row, .blocks = 256, .page_pitch = 1, .inner = 1};
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &tidy, 1);
+	ck_assert_int_eq(calls.launches, 0);
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 256);
+	ck_assert_int_eq(calls.launches, 1);
+	ck_assert_int_eq(calls.waits, 0);
+	stage_counters(&s);
+
+	oki_cuda_plans_forget(&s.stream);
+	case_noise(&(uint64_t){5}, host, 2304 * row);
+	memset(pages, 0, 2304 * row);
+	runs[128] = (struct oki_run){.host = host + 256 * row,
+				     .host_pitch = row,
+				     .blocks = 2048,
+				     .page = 256,
+				     .page_pitch = 1,
+				     .inner = 1};
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 129);
+	ck_assert_int_eq(calls.launches, 2);
+	ck_assert_int_eq(calls.waits, 2); /* the side stream for ours, ours for it */
+	for (uint32_t i = 0; i < 128; i++)
+		ck_assert(memcmp(pages + runs[i].page * row, runs[i].host, row) == 0);
+	ck_assert(memcmp(pages + 256 * row, host + 256 * row, 2048 * row) == 0);
+	stage_fini(&s);
+	free(runs);
+	free(host);
+	free(pages);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cuda ways to copy");
+	TCase *tc = tcase_create("ways");
+	tcase_set_timeout(tc, 60);
+	tcase_add_loop_test(tc, every_path_moves_the_same_bytes, 0, 6);
+	tcase_add_test(tc, the_kernel_gets_device_addresses);
+	tcase_add_test(tc, one_table_for_all_layers);
+	tcase_add_test(tc, kernels_overlap_at_their_ends);
+	tcase_add_test(tc, events_follow_their_layers);
+	tcase_add_test(tc, events_without_counters);
+	tcase_add_test(tc, more_columns_than_one_launch);
+	tcase_add_test(tc, the_faster_way_is_chosen);
+	tcase_add_test(tc, runs_decide);
+	suite_add_tcase(suite, tc);
+	SRunner *runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	int failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+#else
+
+int main(void)
+{
+	puts("skipped: built without CUDA headers");
+	return 77;
+}
+
+#endif
