@@ -40,6 +40,7 @@ struct oki_worker {
 	bool kicked, stop;			  /* under lock */
 	struct oki_transfer *active;		  /* the thread's */
 	uint64_t arrived;			  /* transfers so far; the thread's */
+	struct oki_compile_scratch scratch;	  /* the thread's */
 	pthread_mutex_t stream_lock;
 	struct oki_stream_node *streams;	 /* idle ones */
 	struct oki_stream_node *spare;		 /* nodes without a stream */
@@ -48,7 +49,7 @@ struct oki_worker {
 	_Atomic uint64_t wakeups;
 };
 
-/* Take a part in hand: its runs, and how far it was submitted. May reorder its pairs. */
+/* Take a part in hand: its runs, and how far it was submitted. */
 int oki_submit_begin(struct oki_worker *w, struct oki_transfer *t, struct oki_part *part,
 		     struct okv_error *err);
 /*

@@ -46,9 +46,9 @@ static int compile_group(struct oki_worker *w, struct oki_transfer *t, uint32_t 
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_SUBMIT, "no memory for a plan");
 	t->kept = kept;
 	struct oki_runs runs = {0};
-	int rc =
-		oki_compile(pg->pairs, pg->count, t->groups[g].pages, geometry->pages_per_block[sg],
-			    schema->groups[sg].block_bytes, stride, w->ops->max_pitch, &runs, err);
+	int rc = oki_compile(&w->scratch, pg->pairs, pg->count, t->groups[g].pages,
+			     geometry->pages_per_block[sg], schema->groups[sg].block_bytes, stride,
+			     w->ops->max_pitch, &runs, err);
 	if (rc)
 		return rc;
 	t->kept[t->kept_count++] = runs;

@@ -279,6 +279,7 @@ void oki_worker_destroy(struct oki_worker *worker)
 	pthread_mutex_unlock(&worker->lock);
 	pthread_join(worker->thread, NULL);
 	free_spares(worker);
+	oki_compile_scratch_fini(&worker->scratch);
 	worker->ops->close(worker->device);
 	pthread_cond_destroy(&worker->cond);
 	pthread_mutex_destroy(&worker->stream_lock);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checked.h"
 #include "base/error.h"
 
 /* Keys in rising significance: pieces of one region and shape stand together, by page. */
@@ -20,7 +19,11 @@ enum {
 /* Part of one block whose pages have a constant step: what a run repeats. */
 struct piece {
 	uint8_t *host;
-	uint32_t key[KEY_COUNT];
+	uint32_t page;
+	uint32_t step;
+	uint32_t inner;
+	uint32_t first;
+	uint32_t region;
 };
 
 struct limits {
@@ -28,6 +31,38 @@ struct limits {
 	uint64_t max_host_pitch;
 	uint64_t max_page_pitch;
 };
+
+/*
+ * The pieces of a plan. Most plans have blocks that are one piece each, all of one shape: those
+ * are read where they stand, and no piece is ever written down.
+ */
+struct view {
+	const struct oki_pair *pairs;
+	const uint32_t *pages;
+	uint32_t pages_per_block;
+	uint32_t step;		    /* of every block, in a whole view */
+	const struct piece *pieces; /* else */
+	uint32_t count;
+	uint32_t differ[KEY_COUNT]; /* the bits in which not all pieces agree */
+	const uint64_t *order;	    /* index_mask of these is which piece; NULL: as they stand */
+	uint64_t index_mask;
+};
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE struct piece piece_at(const struct view *view, uint32_t i, bool whole)
+{
+	if (!whole)
+		return view->pieces[i];
+	const struct oki_pair *pair = &view->pairs[i];
+	return (struct piece){
+		.host = pair->host,
+		.page = view->pages[(uint64_t)pair->ordinal * view->pages_per_block],
+		.step = view->step,
+		.inner = view->pages_per_block,
+		.region = pair->region,
+	};
+}
 
 /* ---- cutting blocks ---- */
 
@@ -75,11 +110,11 @@ static uint32_t cut_block(const struct oki_pair *pair, const uint32_t *pages, ui
 		if (pieces)
 			pieces[cut] = (struct piece){
 				.host = pair->host,
-				.key = {[KEY_PAGE] = pages[first],
-					[KEY_STEP] = step,
-					[KEY_INNER] = inner,
-					[KEY_FIRST] = first,
-					[KEY_REGION] = pair->region},
+				.page = pages[first],
+				.step = step,
+				.inner = inner,
+				.first = first,
+				.region = pair->region,
 			};
 		cut++;
 		first += inner;
@@ -87,53 +122,176 @@ static uint32_t cut_block(const struct oki_pair *pair, const uint32_t *pages, ui
 	return cut;
 }
 
-static uint64_t cut_blocks(const struct oki_pair *pairs, uint32_t pair_count, const uint32_t *pages,
-			   uint32_t pages_per_block, const struct limits *limits,
-			   struct piece *pieces)
+static uint64_t cut_blocks(const struct view *view, uint32_t pair_count,
+			   const struct limits *limits, struct piece *pieces)
 {
+	uint32_t n = view->pages_per_block;
 	uint64_t total = 0;
 	for (uint32_t i = 0; i < pair_count; i++)
-		total += cut_block(&pairs[i], pages + (uint64_t)pairs[i].ordinal * pages_per_block,
-				   pages_per_block, limits, pieces ? pieces + total : NULL);
+		total += cut_block(&view->pairs[i],
+				   view->pages + (uint64_t)view->pairs[i].ordinal * n, n, limits,
+				   pieces ? pieces + total : NULL);
 	return total;
+}
+
+/* Is every block one piece, with the step of the first? */
+static bool all_whole(struct view *view, uint32_t pair_count, const struct limits *limits)
+{
+	uint32_t n = view->pages_per_block;
+	const uint32_t *first = view->pages + (uint64_t)view->pairs[0].ordinal * n;
+	if (piece_length(first, n, limits, &view->step) != n)
+		return false;
+	for (uint32_t i = 1; i < pair_count && n > 1; i++) {
+		const uint32_t *pages = view->pages + (uint64_t)view->pairs[i].ordinal * n;
+		for (uint32_t j = 0; j + 1 < n; j++)
+			if (step_at(pages + j, limits) != view->step)
+				return false;
+	}
+	return true;
 }
 
 /* ---- sorting ---- */
 
-static void sort_by_byte(const struct piece *from, struct piece *to, size_t count, uint32_t key,
-			 uint32_t shift)
+/* In the order of the keys, the last one first. */
+INLINE bool in_order(struct piece a, struct piece b)
 {
-	size_t start[256] = {0};
-	size_t sum = 0;
-	for (size_t i = 0; i < count; i++)
-		start[from[i].key[key] >> shift & 255]++;
-	for (size_t b = 0; b < 256; b++) {
-		size_t in_byte = start[b];
-		start[b] = sum;
-		sum += in_byte;
-	}
-	for (size_t i = 0; i < count; i++)
-		to[start[from[i].key[key] >> shift & 255]++] = from[i];
+	if (a.region != b.region)
+		return a.region < b.region;
+	if (a.first != b.first)
+		return a.first < b.first;
+	if (a.inner != b.inner)
+		return a.inner < b.inner;
+	if (a.step != b.step)
+		return a.step < b.step;
+	return a.page <= b.page;
 }
 
-/* Radix sort over the bytes that differ at all; usually two of the page and none of the rest.
- * Returns which of the two arrays holds the result. */
-static struct piece *sort_pieces(struct piece *pieces, struct piece *spare, size_t count)
+/* Fills differ; true when the pieces stand in order. */
+INLINE bool compare_all(struct view *view, bool whole)
 {
-	uint32_t differ[KEY_COUNT] = {0};
-	for (size_t i = 1; i < count; i++)
-		for (uint32_t k = 0; k < KEY_COUNT; k++)
-			differ[k] |= pieces[i].key[k] ^ pieces[0].key[k];
-	for (uint32_t k = 0; k < KEY_COUNT; k++)
-		for (uint32_t shift = 0; shift < 32; shift += 8) {
-			if (!(differ[k] >> shift & 255))
-				continue;
-			sort_by_byte(pieces, spare, count, k, shift);
-			struct piece *sorted = spare;
-			spare = pieces;
-			pieces = sorted;
+	struct piece first = piece_at(view, 0, whole), before = first;
+	uint32_t page = 0, step = 0, inner = 0, within = 0, region = 0;
+	bool sorted = true;
+	for (uint32_t i = 1; i < view->count; i++) {
+		struct piece at = piece_at(view, i, whole);
+		page |= at.page ^ first.page;
+		step |= at.step ^ first.step;
+		inner |= at.inner ^ first.inner;
+		within |= at.first ^ first.first;
+		region |= at.region ^ first.region;
+		sorted = sorted && in_order(before, at);
+		before = at;
+	}
+	view->differ[KEY_PAGE] = page;
+	view->differ[KEY_STEP] = step;
+	view->differ[KEY_INNER] = inner;
+	view->differ[KEY_FIRST] = within;
+	view->differ[KEY_REGION] = region;
+	return sorted;
+}
+
+static uint32_t width(uint32_t mask)
+{
+	return mask ? 32u - (uint32_t)__builtin_clz(mask) : 0;
+}
+
+#define MAX_DIGIT 11u
+#define AHEAD 16u
+
+static void sort_by_digit(const uint64_t *from, uint64_t *to, uint32_t count, uint32_t shift,
+			  uint32_t bits)
+{
+	uint32_t start[1u << MAX_DIGIT];
+	uint32_t mask = (1u << bits) - 1, sum = 0;
+	memset(start, 0, sizeof(start[0]) << bits);
+	for (uint32_t i = 0; i < count; i++)
+		start[from[i] >> shift & mask]++;
+	for (uint32_t d = 0; d <= mask; d++) {
+		uint32_t in_digit = start[d];
+		start[d] = sum;
+		sum += in_digit;
+	}
+	for (uint32_t i = 0; i < count; i++)
+		to[start[from[i] >> shift & mask]++] = from[i];
+}
+
+/* Sort by `bits` bits from `low` on: equal digits, none with many more values than keys. */
+static uint64_t *sort_keys(uint64_t *keys, uint64_t *spare, uint32_t count, uint32_t low,
+			   uint32_t bits)
+{
+	uint32_t most = width(count);
+	most = most > MAX_DIGIT ? MAX_DIGIT : most;
+	uint32_t digits = (bits + most - 1) / most;
+	for (uint32_t d = 0, at = 0; d < digits; d++) {
+		uint32_t take = (bits - at + digits - d - 1) / (digits - d);
+		sort_by_digit(keys, spare, count, low + at, take);
+		uint64_t *sorted = spare;
+		spare = keys;
+		keys = sorted;
+		at += take;
+	}
+	return keys;
+}
+
+/* Where the bits of each key stand in a sorted word; a mask of 0: not in this round. */
+struct round {
+	uint64_t mask[KEY_COUNT];
+	uint32_t shift[KEY_COUNT];
+};
+
+INLINE void fill_keys(const struct view *view, const struct round *r, uint64_t *keys, bool whole)
+{
+	for (uint32_t i = 0; i < view->count; i++) {
+		uint64_t index = keys[i] & view->index_mask;
+		struct piece piece = piece_at(view, (uint32_t)index, whole);
+		uint64_t key = (piece.page & r->mask[KEY_PAGE]) << r->shift[KEY_PAGE] |
+			       (piece.region & r->mask[KEY_REGION]) << r->shift[KEY_REGION];
+		if (!whole)
+			key |= (piece.step & r->mask[KEY_STEP]) << r->shift[KEY_STEP] |
+			       (piece.inner & r->mask[KEY_INNER]) << r->shift[KEY_INNER] |
+			       (piece.first & r->mask[KEY_FIRST]) << r->shift[KEY_FIRST];
+		keys[i] = key | index;
+	}
+}
+
+/*
+ * Sorts by as many keys at once as fit above the index, only by bits that differ; usually that is
+ * all in one round.
+ */
+INLINE void sort_view(struct view *view, uint64_t *keys, uint64_t *spare, bool whole)
+{
+	uint32_t low = width(view->count);
+	view->index_mask = (1ull << low) - 1;
+	for (uint32_t i = 0; i < view->count; i++)
+		keys[i] = i;
+	for (uint32_t k = 0; k < KEY_COUNT;) {
+		struct round r = {0};
+		uint32_t at = low;
+		for (; k < KEY_COUNT && at + width(view->differ[k]) <= 64; k++) {
+			r.mask[k] = (1ull << width(view->differ[k])) - 1;
+			r.shift[k] = r.mask[k] ? at : 0;
+			at += width(view->differ[k]);
 		}
-	return pieces;
+		fill_keys(view, &r, keys, whole);
+		uint64_t *sorted = sort_keys(keys, spare, view->count, low, at - low);
+		spare = sorted == keys ? spare : keys;
+		keys = sorted;
+	}
+	view->order = keys;
+}
+
+/* The piece in place i of the order. */
+INLINE struct piece nth(const struct view *view, uint64_t i, bool whole)
+{
+	if (!view->order)
+		return piece_at(view, (uint32_t)i, whole);
+	/* They lie anywhere: ask for them early. */
+	uint64_t soon = view->order[i + AHEAD < view->count ? i + AHEAD : i] & view->index_mask;
+	if (whole)
+		__builtin_prefetch(&view->pairs[soon]);
+	else
+		__builtin_prefetch(&view->pieces[soon]);
+	return piece_at(view, (uint32_t)(view->order[i] & view->index_mask), whole);
 }
 
 /* ---- joining ---- */
@@ -143,126 +301,152 @@ struct pitch {
 	uint32_t page; /* 0: the two cannot be rows of one run */
 };
 
-static struct pitch pitch_at(const struct piece *pieces, const struct limits *limits)
+INLINE struct pitch pitch_of(struct piece a, struct piece b, const struct limits *limits)
 {
-	const struct piece *a = &pieces[0];
-	const struct piece *b = &pieces[1];
-	struct pitch none = {0};
-	uint64_t host = (uintptr_t)b->host - (uintptr_t)a->host;
-	if (memcmp(&a->key[KEY_STEP], &b->key[KEY_STEP], sizeof(uint32_t) * (KEY_COUNT - 1)) != 0)
-		return none;
-	if (b->host <= a->host || host < limits->block_bytes || host > limits->max_host_pitch)
-		return none;
-	if (b->key[KEY_PAGE] <= a->key[KEY_PAGE] ||
-	    b->key[KEY_PAGE] - a->key[KEY_PAGE] > limits->max_page_pitch)
-		return none;
-	return (struct pitch){.host = host, .page = b->key[KEY_PAGE] - a->key[KEY_PAGE]};
+	uint64_t host = (uintptr_t)b.host - (uintptr_t)a.host;
+	uint32_t page = b.page - a.page;
+	/* Of scattered blocks nobody can guess which follow each other: no branches. */
+	bool fits = (b.host > a.host) & (host >= limits->block_bytes) &
+		    (host <= limits->max_host_pitch) & (b.page > a.page) &
+		    (page <= limits->max_page_pitch) & (a.step == b.step) & (a.inner == b.inner) &
+		    (a.first == b.first) & (a.region == b.region);
+	return (struct pitch){.host = fits ? host : 0, .page = fits ? page : 0};
 }
 
-static bool same_pitch(struct pitch a, struct pitch b)
+INLINE bool same_pitch(struct pitch a, struct pitch b)
 {
-	return a.page == b.page && a.host == b.host;
+	return (a.page == b.page) & (a.host == b.host);
 }
 
-/* How many pieces the run that starts here takes; as piece_length(). */
-static uint32_t run_length(const struct piece *pieces, size_t count, const struct limits *limits,
-			   struct pitch *ret_pitch)
-{
-	uint32_t length = 2;
-	*ret_pitch = (struct pitch){0};
-	if (count < 2)
-		return 1;
-	struct pitch pitch = pitch_at(pieces, limits);
-	if (pitch.page == 0)
-		return 1;
-	if (count >= 4) {
-		struct pitch next = pitch_at(pieces + 1, limits);
-		if (next.page && !same_pitch(next, pitch) &&
-		    same_pitch(next, pitch_at(pieces + 2, limits)))
-			return 1;
-	}
-	while (length < count && same_pitch(pitch, pitch_at(pieces + length - 1, limits)))
-		length++;
-	*ret_pitch = pitch;
-	return length;
-}
-
-static uint32_t join(const struct piece *pieces, size_t count, const struct limits *limits,
-		     struct oki_run *runs)
+/*
+ * One pass with a view of three pitches ahead. As piece_length(): a lone piece before a longer run
+ * stays alone.
+ */
+INLINE uint32_t join(const struct view *view, const struct limits *limits, struct oki_run *runs,
+		     bool whole)
 {
 	uint32_t joined = 0;
-	size_t i = 0;
-	while (i < count) {
-		struct pitch pitch;
-		uint32_t blocks = run_length(pieces + i, count - i, limits, &pitch);
-		runs[joined++] = (struct oki_run){
-			.host = pieces[i].host,
-			.host_pitch = pitch.host,
-			.blocks = blocks,
-			.page_pitch = pitch.page,
-			.page = pieces[i].key[KEY_PAGE],
-			.inner = pieces[i].key[KEY_INNER],
-			.inner_first = pieces[i].key[KEY_FIRST],
-			.inner_step = pieces[i].key[KEY_STEP],
-		};
-		i += blocks;
+	struct piece far = nth(view, 0, whole);
+	const struct pitch none = {0};
+	struct pitch ahead[3] = {0}, pitch = none;
+	bool in_run = false;
+	/* Piece i is 3 behind the one that is read. */
+	for (uint64_t read = 1; read < (uint64_t)view->count + 3; read++) {
+		ahead[0] = ahead[1];
+		ahead[1] = ahead[2];
+		ahead[2] = none;
+		if (read < view->count) {
+			struct piece next = nth(view, read, whole);
+			ahead[2] = pitch_of(far, next, limits);
+			far = next;
+		}
+		if (read < 3)
+			continue;
+		struct oki_run *run = &runs[joined];
+		if (!in_run) {
+			struct piece piece = nth(view, read - 3, whole);
+			*run = (struct oki_run){
+				.host = piece.host,
+				.blocks = 1,
+				.page = piece.page,
+				.inner = piece.inner,
+				.inner_first = piece.first,
+				.inner_step = piece.step,
+			};
+			bool alone = ahead[1].page && !same_pitch(ahead[0], ahead[1]) &&
+				     same_pitch(ahead[1], ahead[2]);
+			pitch = alone ? none : ahead[0];
+			in_run = pitch.page != 0;
+			run->host_pitch = pitch.host;
+			run->page_pitch = pitch.page;
+		} else {
+			in_run = same_pitch(pitch, ahead[0]);
+		}
+		run->blocks += in_run;
+		joined += !in_run;
 	}
 	return joined;
 }
 
-int oki_compile(struct oki_pair *pairs, uint32_t pair_count, const uint32_t *pages,
-		uint32_t pages_per_block, uint64_t block_bytes, uint64_t max_page_stride,
-		uint64_t max_pitch_bytes, struct oki_runs *ret_runs, struct okv_error *err)
+/* ---- all of it ---- */
+
+static uint32_t compile_whole(struct view *view, const struct limits *limits, uint64_t *keys,
+			      struct oki_run *runs)
+{
+	if (!compare_all(view, true))
+		sort_view(view, keys, keys + view->count, true);
+	return join(view, limits, runs, true);
+}
+
+static uint32_t compile_pieces(struct view *view, const struct limits *limits, uint64_t *keys,
+			       struct oki_run *runs)
+{
+	if (!compare_all(view, false))
+		sort_view(view, keys, keys + view->count, false);
+	return join(view, limits, runs, false);
+}
+
+static int no_memory(uint64_t runs, struct okv_error *err)
+{
+	return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_SUBMIT, "no memory for %llu runs",
+			(unsigned long long)runs);
+}
+
+static int compile_view(struct oki_compile_scratch *scratch, struct view *view, uint32_t pair_count,
+			const struct limits *limits, struct oki_runs *ret_runs,
+			struct okv_error *err)
+{
+	bool whole = all_whole(view, pair_count, limits);
+	size_t piece_bytes = whole ? 0 : sizeof(view->pieces[0]);
+	size_t each = piece_bytes + 2 * sizeof(uint64_t);
+	/* Cutting twice to know how many there are costs more than room for the most there can be.
+	 */
+	uint64_t most = (uint64_t)pair_count * (whole ? 1 : view->pages_per_block);
+	if (most * each > OKI_SCRATCH_KEEP_BYTES && !whole)
+		most = cut_blocks(view, pair_count, limits, NULL);
+	if (most > UINT32_MAX)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_SUBMIT, "%llu pieces in one plan",
+				(unsigned long long)most);
+	struct piece *pieces = oki_scratch_space(scratch, most * each);
+	if (!pieces)
+		return no_memory(most, err);
+	if (!whole)
+		view->pieces = pieces;
+	view->count = whole ? pair_count : (uint32_t)cut_blocks(view, pair_count, limits, pieces);
+	uint64_t *keys = (void *)((uint8_t *)pieces + most * piece_bytes);
+	struct oki_runs made;
+	if (!oki_runs_take(scratch, view->count, &made))
+		return no_memory(view->count, err);
+	if (whole)
+		made.count = compile_whole(view, limits, keys, made.runs);
+	else
+		made.count = compile_pieces(view, limits, keys, made.runs);
+	oki_runs_fit(scratch, &made);
+	*ret_runs = made;
+	return 0;
+}
+
+int oki_compile(struct oki_compile_scratch *scratch, const struct oki_pair *pairs,
+		uint32_t pair_count, const uint32_t *pages, uint32_t pages_per_block,
+		uint64_t block_bytes, uint64_t max_page_stride, uint64_t max_pitch_bytes,
+		struct oki_runs *ret_runs, struct okv_error *err)
 {
 	struct limits limits = {
 		.block_bytes = block_bytes ? block_bytes : 1,
 		.max_host_pitch = max_pitch_bytes,
 		.max_page_pitch = max_page_stride ? max_pitch_bytes / max_page_stride : UINT32_MAX,
 	};
-	struct oki_runs made = {0};
 	if (pair_count == 0) {
-		*ret_runs = made;
+		*ret_runs = (struct oki_runs){0};
 		return 0;
 	}
 	if (!pairs || !pages || pages_per_block == 0)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_SUBMIT, "%u blocks without pages",
 				pair_count);
-	uint64_t count = cut_blocks(pairs, pair_count, pages, pages_per_block, &limits, NULL);
-	if (count > UINT32_MAX)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_SUBMIT, "%llu pieces in one plan",
-				(unsigned long long)count);
-	struct piece *pieces = calloc(count, 2 * sizeof(pieces[0]));
-	made.runs = calloc(count, sizeof(made.runs[0]));
-	if (!pieces || !made.runs) {
-		free(made.runs);
-		free(pieces);
-		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_SUBMIT, "no memory for %llu runs",
-				(unsigned long long)count);
-	}
-	cut_blocks(pairs, pair_count, pages, pages_per_block, &limits, pieces);
-	made.count = join(sort_pieces(pieces, pieces + count, count), count, &limits, made.runs);
-	free(pieces);
-	struct oki_run *shrunk = realloc(made.runs, made.count * sizeof(made.runs[0]));
-	if (shrunk)
-		made.runs = shrunk;
-	*ret_runs = made;
-	return 0;
-}
-
-void oki_runs_fini(struct oki_runs *runs)
-{
-	if (!runs)
-		return;
-	free(runs->runs);
-	memset(runs, 0, sizeof(*runs));
-}
-
-uint64_t oki_runs_rows(const struct oki_runs *runs)
-{
-	uint64_t rows = 0;
-	for (uint32_t i = 0; i < runs->count; i++)
-		rows += (uint64_t)runs->runs[i].blocks * runs->runs[i].inner;
-	return rows;
+	struct view view = {.pairs = pairs, .pages = pages, .pages_per_block = pages_per_block};
+	int rc = compile_view(scratch, &view, pair_count, &limits, ret_runs, err);
+	oki_scratch_trim(scratch);
+	return rc;
 }
 
 int oki_pages_check(const uint32_t *pages, uint64_t count, uint32_t page_count,

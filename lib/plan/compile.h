@@ -2,7 +2,7 @@
 #ifndef OKI_PLAN_COMPILE_H
 #define OKI_PLAN_COMPILE_H
 
-#include "device/device.h"
+#include "plan/runs.h"
 
 /* One block of a plan after its own check against the mapping. */
 struct oki_pair {
@@ -11,24 +11,16 @@ struct oki_pair {
 	uint32_t ordinal; /* which block of the request group */
 };
 
-struct oki_runs {
-	struct oki_run *runs; /* owned */
-	uint32_t count;
-};
-
 /*
  * Cut each block into pieces of constant page step, sort pieces of one region and shape by page,
  * join what has a constant pitch in (source offset, page). pages holds pages_per_block entries per
  * ordinal, all distinct. block_bytes is the least distance between two blocks; max_pitch_bytes
- * with max_page_stride bounds what one run may step. May reorder pairs. OKV_E_INVAL, OKV_E_NOMEM.
+ * with max_page_stride bounds what one run may step. OKV_E_INVAL, OKV_E_NOMEM.
  */
-int oki_compile(struct oki_pair *pairs, uint32_t pair_count, const uint32_t *pages,
-		uint32_t pages_per_block, uint64_t block_bytes, uint64_t max_page_stride,
-		uint64_t max_pitch_bytes, struct oki_runs *ret_runs, struct okv_error *err);
-void oki_runs_fini(struct oki_runs *runs);
-
-/* Rows the runs stand for, of one segment (blocks * pages). */
-uint64_t oki_runs_rows(const struct oki_runs *runs);
+int oki_compile(struct oki_compile_scratch *scratch, const struct oki_pair *pairs,
+		uint32_t pair_count, const uint32_t *pages, uint32_t pages_per_block,
+		uint64_t block_bytes, uint64_t max_page_stride, uint64_t max_pitch_bytes,
+		struct oki_runs *ret_runs, struct okv_error *err);
 
 /*
  * Check a page list: every page below page_count, none twice. index of the first offender in the

@@ -156,6 +156,7 @@ static uint64_t model_bytes(const struct model *m)
 
 struct job {
 	struct oki_transfer t;
+	struct oki_worker *worker;
 	const struct model *m;
 	uint32_t count;
 	bool offered;
@@ -216,9 +217,11 @@ static void job_ended(void *arg, int status, uint64_t bytes)
 {
 	struct job *j = arg;
 	(void)bytes;
+	uint64_t now = oki_now_ns();
 	if (status < 0)
 		die("an operation ended with %d", status);
-	atomic_store(&j->ended, oki_now_ns());
+	oki_transfer_fini(j->worker, &j->t);
+	atomic_store(&j->ended, now);
 }
 
 static const struct oki_transfer_source source = {
@@ -231,6 +234,7 @@ static void job_start(struct job *j, struct oki_worker *w, const struct model *m
 {
 	struct okv_error err;
 	memset(j, 0, sizeof(*j));
+	j->worker = w;
 	j->m = m;
 	j->count = count;
 	j->t = (struct oki_transfer){.source = &source,
@@ -249,7 +253,6 @@ static double job_wait(struct job *j, struct oki_worker *w)
 {
 	while (!atomic_load(&j->ended))
 		oki_relax();
-	oki_transfer_fini(w, &j->t);
 	oki_worker_stream_put(w, j->t.stream);
 	return (double)(j->ended - j->started);
 }

@@ -1,29 +1,5 @@
 /* [B] Runs stand for exactly the pairs they came from. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "plan/compile.h"
-
-#define BLOCK 4096u
-#define STRIDE 65536u
-#define PITCH_MAX 0x7fffffffull
-
-static uint64_t random_state;
-
-static uint32_t random_below(uint32_t limit)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (uint32_t)(random_state % limit);
-}
-
-/* Where block `index` of a region lies; addresses only, nothing is touched. */
-static uint8_t *host_at(uint32_t region, uint64_t index)
-{
-	return (uint8_t *)(uintptr_t)((region + 1ull) * 0x1000000000ull + index * BLOCK);
-}
+#include "compile_fixture.h"
 
 /* What one row of a run or of a pair says: page `page` is part `part` of the block at host. */
 struct row {
@@ -81,8 +57,9 @@ static struct oki_runs compile(const struct oki_pair *pairs, uint32_t count, con
 	struct row *got = calloc(total + 1, sizeof(got[0]));
 	struct oki_pair *mine = calloc(count + 1u, sizeof(mine[0]));
 	memcpy(mine, pairs, count * sizeof(mine[0]));
-	ck_assert_int_eq(
-		oki_compile(mine, count, pages, ppb, BLOCK, STRIDE, max_pitch, &runs, NULL), 0);
+	ck_assert_int_eq(oki_compile(&scratch, mine, count, pages, ppb, BLOCK, STRIDE, max_pitch,
+				     &runs, NULL),
+			 0);
 	ck_assert_uint_eq(oki_runs_rows(&runs), total);
 	for (uint32_t i = 0; i < count; i++)
 		for (uint32_t j = 0; j < ppb; j++)
@@ -124,17 +101,20 @@ static uint32_t count_runs(const struct oki_pair *pairs, uint32_t count, const u
 START_TEST(nothing_makes_no_runs)
 {
 	struct oki_runs runs = {.count = 7};
-	ck_assert_int_eq(oki_compile(NULL, 0, NULL, 4, BLOCK, STRIDE, PITCH_MAX, &runs, NULL), 0);
+	ck_assert_int_eq(
+		oki_compile(&scratch, NULL, 0, NULL, 4, BLOCK, STRIDE, PITCH_MAX, &runs, NULL), 0);
 	ck_assert_uint_eq(runs.count, 0);
 	ck_assert_uint_eq(oki_runs_rows(&runs), 0);
 	oki_runs_fini(&runs);
 	struct oki_pair pair = {host_at(0, 0), 0, 0};
 	struct okv_error err;
 	uint32_t page = 0;
-	ck_assert_int_eq(oki_compile(&pair, 1, NULL, 1, BLOCK, STRIDE, PITCH_MAX, &runs, &err),
-			 OKV_E_INVAL);
-	ck_assert_int_eq(oki_compile(&pair, 1, &page, 0, BLOCK, STRIDE, PITCH_MAX, &runs, &err),
-			 OKV_E_INVAL);
+	ck_assert_int_eq(
+		oki_compile(&scratch, &pair, 1, NULL, 1, BLOCK, STRIDE, PITCH_MAX, &runs, &err),
+		OKV_E_INVAL);
+	ck_assert_int_eq(
+		oki_compile(&scratch, &pair, 1, &page, 0, BLOCK, STRIDE, PITCH_MAX, &runs, &err),
+		OKV_E_INVAL);
 }
 END_TEST
 
@@ -278,16 +258,6 @@ START_TEST(a_lone_block_does_not_break_a_long_run)
 }
 END_TEST
 
-static void shuffle(uint32_t *values, uint32_t count)
-{
-	for (uint32_t i = count; i > 1; i--) {
-		uint32_t other = random_below(i);
-		uint32_t kept = values[i - 1];
-		values[i - 1] = values[other];
-		values[other] = kept;
-	}
-}
-
 /* Distinct pages, from wholly random to mostly ascending. */
 static void random_pages(uint32_t *pages, uint32_t count, uint32_t disorder)
 {
@@ -329,6 +299,74 @@ START_TEST(random_plans_are_reproduced)
 		uint64_t max_pitch = random_below(2) ? PITCH_MAX : 20 * STRIDE;
 		count_runs(pairs, count, pages, ppb, max_pitch);
 	}
+}
+END_TEST
+
+START_TEST(memory_stays_between_plans)
+{
+	enum { N = 4096, HUGE = 600000 };
+	struct oki_compile_scratch own = {0};
+	struct oki_pair *pairs = calloc(HUGE, sizeof(pairs[0]));
+	uint32_t *pages = calloc(HUGE, sizeof(pages[0]));
+	struct oki_runs runs, more;
+	for (uint32_t i = 0; i < HUGE; i++) {
+		pairs[i] = (struct oki_pair){host_at(0, HUGE - i), 0, i};
+		pages[i] = i;
+	}
+	/* Descending hosts: a run each. The second plan finds the memory of the first. */
+	ck_assert_int_eq(
+		oki_compile(&own, pairs, N, pages, 1, BLOCK, STRIDE, PITCH_MAX, &runs, NULL), 0);
+	ck_assert_uint_eq(runs.count, N);
+	const struct oki_run *memory = runs.runs;
+	const void *work = own.memory;
+	ck_assert_int_eq(
+		oki_compile(&own, pairs, N, pages, 1, BLOCK, STRIDE, PITCH_MAX, &more, NULL), 0);
+	ck_assert_ptr_ne(more.runs, memory);
+	oki_runs_give(&own, &runs);
+	ck_assert_int_eq(
+		oki_compile(&own, pairs, N - 1, pages, 1, BLOCK, STRIDE, PITCH_MAX, &runs, NULL),
+		0);
+	ck_assert_ptr_eq(runs.runs, memory);
+	ck_assert_ptr_eq(own.memory, work);
+	ck_assert_uint_eq(runs.room, N);
+	oki_runs_give(&own, &runs);
+	oki_runs_give(&own, &more);
+	/* One run keeps no room for many. */
+	for (uint32_t i = 0; i < N; i++)
+		pairs[i].host = host_at(0, i);
+	ck_assert_int_eq(
+		oki_compile(&own, pairs, N, pages, 1, BLOCK, STRIDE, PITCH_MAX, &runs, NULL), 0);
+	ck_assert_uint_eq(runs.count, 1);
+	ck_assert_uint_eq(runs.room, 1);
+	oki_runs_give(&own, &runs);
+	/* What is huge is not kept. */
+	ck_assert_int_eq(
+		oki_compile(&own, pairs, HUGE, pages, 1, BLOCK, STRIDE, PITCH_MAX, &runs, NULL), 0);
+	ck_assert_uint_gt(runs.count, HUGE - N - 1);
+	oki_runs_give(&own, &runs);
+	ck_assert_uint_le(own.spare_bytes, OKI_SCRATCH_KEEP_BYTES);
+	ck_assert_uint_le(own.bytes, OKI_SCRATCH_KEEP_BYTES);
+	/* Any number may be given back; the last ones stay. */
+	struct oki_runs many[2 * OKI_SPARE_RUNS];
+	for (uint32_t i = 0; i < 2 * OKI_SPARE_RUNS; i++)
+		ck_assert_int_eq(oki_compile(&own, pairs + N, 20000 - i, pages, 1, BLOCK, STRIDE,
+					     PITCH_MAX, &many[i], NULL),
+				 0);
+	memory = many[2 * OKI_SPARE_RUNS - 1].runs;
+	for (uint32_t i = 0; i < 2 * OKI_SPARE_RUNS; i++)
+		oki_runs_give(&own, &many[i]);
+	ck_assert_uint_gt(own.spare_count, 0);
+	ck_assert_uint_le(own.spare_bytes, OKI_SCRATCH_KEEP_BYTES);
+	ck_assert_int_eq(oki_compile(&own, pairs + N, 10000, pages, 1, BLOCK, STRIDE, PITCH_MAX,
+				     &runs, NULL),
+			 0);
+	ck_assert_ptr_eq(runs.runs, memory);
+	oki_runs_give(&own, &runs);
+	oki_compile_scratch_fini(&own);
+	ck_assert_ptr_null(own.memory);
+	oki_compile_scratch_fini(&own);
+	free(pages);
+	free(pairs);
 }
 END_TEST
 
@@ -396,6 +434,7 @@ int main(void)
 	tcase_add_test(tc, broken_blocks_become_pieces);
 	tcase_add_test(tc, a_lone_block_does_not_break_a_long_run);
 	tcase_add_test(tc, random_plans_are_reproduced);
+	tcase_add_test(tc, memory_stays_between_plans);
 	tcase_add_test(tc, ordinals_choose_the_pages);
 	tcase_add_test(tc, largest_plan_compiles);
 	tcase_add_test(tc, pages_are_checked);
@@ -404,5 +443,6 @@ int main(void)
 	srunner_run_all(runner, CK_NORMAL);
 	int failed = srunner_ntests_failed(runner);
 	srunner_free(runner);
+	oki_compile_scratch_fini(&scratch);
 	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

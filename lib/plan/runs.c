@@ -1,0 +1,116 @@
+/* [B] Runs and the memory to make them in. */
+#include "plan/runs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* malloc() has memory for fewer at hand. */
+#define SPARE_MIN_RUNS 1024u
+
+void *oki_scratch_space(struct oki_compile_scratch *scratch, size_t bytes)
+{
+	if (scratch->bytes >= bytes)
+		return scratch->memory;
+	free(scratch->memory);
+	scratch->memory = malloc(bytes);
+	scratch->bytes = scratch->memory ? bytes : 0;
+	return scratch->memory;
+}
+
+void oki_scratch_trim(struct oki_compile_scratch *scratch)
+{
+	if (scratch->bytes <= OKI_SCRATCH_KEEP_BYTES)
+		return;
+	free(scratch->memory);
+	scratch->memory = NULL;
+	scratch->bytes = 0;
+}
+
+static uint64_t runs_bytes(const struct oki_runs *runs)
+{
+	return (uint64_t)runs->room * sizeof(runs->runs[0]);
+}
+
+static struct oki_runs spare_remove(struct oki_compile_scratch *scratch, uint32_t i)
+{
+	struct oki_runs spare = scratch->spare[i];
+	scratch->spare_count--;
+	memmove(&scratch->spare[i], &scratch->spare[i + 1],
+		(scratch->spare_count - i) * sizeof(spare));
+	scratch->spare_bytes -= runs_bytes(&spare);
+	return spare;
+}
+
+/* The smallest spare that is large enough, or new. */
+bool oki_runs_take(struct oki_compile_scratch *scratch, uint32_t count, struct oki_runs *ret_runs)
+{
+	uint32_t best = scratch->spare_count;
+	for (uint32_t i = 0; i < scratch->spare_count && count >= SPARE_MIN_RUNS; i++) {
+		uint32_t room = scratch->spare[i].room;
+		if (room >= count &&
+		    (best == scratch->spare_count || room < scratch->spare[best].room))
+			best = i;
+	}
+	if (best < scratch->spare_count) {
+		*ret_runs = spare_remove(scratch, best);
+		return true;
+	}
+	struct oki_run *made = malloc((size_t)count * sizeof(made[0]));
+	if (!made)
+		return false;
+	*ret_runs = (struct oki_runs){.runs = made, .room = count};
+	return true;
+}
+
+void oki_runs_give(struct oki_compile_scratch *scratch, struct oki_runs *runs)
+{
+	uint64_t bytes = runs_bytes(runs);
+	if (runs->room < SPARE_MIN_RUNS || bytes > OKI_SCRATCH_KEEP_BYTES) {
+		oki_runs_fini(runs);
+		return;
+	}
+	/* What nobody took for longest makes room. */
+	while (scratch->spare_count == OKI_SPARE_RUNS ||
+	       scratch->spare_bytes + bytes > OKI_SCRATCH_KEEP_BYTES)
+		free(spare_remove(scratch, 0).runs);
+	scratch->spare[scratch->spare_count++] = *runs;
+	scratch->spare_bytes += bytes;
+	*runs = (struct oki_runs){0};
+}
+
+void oki_runs_fit(struct oki_compile_scratch *scratch, struct oki_runs *runs)
+{
+	if (runs->room < SPARE_MIN_RUNS || runs->count > runs->room / 4)
+		return;
+	struct oki_run *fit = malloc((size_t)runs->count * sizeof(fit[0]));
+	if (!fit)
+		return;
+	memcpy(fit, runs->runs, (size_t)runs->count * sizeof(fit[0]));
+	uint32_t count = runs->count;
+	oki_runs_give(scratch, runs);
+	*runs = (struct oki_runs){.runs = fit, .count = count, .room = count};
+}
+
+void oki_runs_fini(struct oki_runs *runs)
+{
+	if (!runs)
+		return;
+	free(runs->runs);
+	memset(runs, 0, sizeof(*runs));
+}
+
+void oki_compile_scratch_fini(struct oki_compile_scratch *scratch)
+{
+	free(scratch->memory);
+	for (uint32_t i = 0; i < scratch->spare_count; i++)
+		free(scratch->spare[i].runs);
+	memset(scratch, 0, sizeof(*scratch));
+}
+
+uint64_t oki_runs_rows(const struct oki_runs *runs)
+{
+	uint64_t rows = 0;
+	for (uint32_t i = 0; i < runs->count; i++)
+		rows += (uint64_t)runs->runs[i].blocks * runs->runs[i].inner;
+	return rows;
+}
