@@ -176,6 +176,7 @@ static void free_binding(struct okv_binding *b)
 {
 	for (uint32_t g = 0; g < OKV_MAX_GROUPS; g++)
 		free(b->page_use[g]);
+	free(b->part);
 	free(b->owners);
 	oki_geometry_fini(&b->geometry);
 	pthread_cond_destroy(&b->drained);

@@ -89,6 +89,15 @@ static int grant_claim(void *arg, bool *ret_empty)
 	return rc;
 }
 
+/* Where the worker copies parts: the same pages every time. It asks for the next part when it is
+ * done with the last, whoever's that is. */
+static uint8_t *part_memory(struct okv_binding *b)
+{
+	if (!b->part)
+		b->part = malloc(OKW_PART_MAX_BYTES);
+	return b->part;
+}
+
 /* Copy an offered part to private memory and give its bank space back. */
 static int copy_part(struct okv_op *op, uint32_t index, uint8_t **ret_part, uint32_t *ret_bytes,
 		     struct okv_error *err)
@@ -103,7 +112,7 @@ static int copy_part(struct okv_op *op, uint32_t index, uint8_t **ret_part, uint
 	    offset > OKW_PLAN_BANK_BYTES - bytes)
 		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
 				"part %u is %u bytes at %u of the plan bank", index, bytes, offset);
-	uint8_t *part = malloc(bytes);
+	uint8_t *part = part_memory(op->binding);
 	if (!part)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CLAIM, "no memory for a plan part");
 	memcpy(part, c->bank + offset, bytes);
@@ -143,7 +152,6 @@ static int grant_next(void *arg, struct oki_part *ret_part, struct okv_error *er
 	int rc = copy_part(op, index, &part, &bytes, err);
 	if (!rc)
 		rc = oki_plan_check(op, part, bytes, index, ret_part, err);
-	free(part);
 	if (rc)
 		return rc;
 	op->parts_taken = index + 1;

@@ -107,6 +107,8 @@ struct okv_binding {
 	bool shut; /* the worker goes or is gone: nobody may touch it */
 	bool gone; /* all ended: owners are released, or, poisoned, stay until the process exits */
 	uint32_t running;
+	uint8_t *part; /* the worker's: OKW_PART_MAX_BYTES for the plan part in hand; NULL: not yet
+			*/
 	uint32_t *page_use[OKV_MAX_GROUPS]; /* OKI_PAGE_WRITTEN or how many publishes read it */
 };
 #define OKI_PAGE_WRITTEN UINT32_MAX
@@ -236,8 +238,11 @@ void oki_op_abandon(struct okv_op *op, int status, const char *text);
 
 /* claim.c: the grant as a source of parts */
 extern const struct oki_transfer_source oki_grant_source;
-/* plan_check.c: a part in private memory against request, schema and mappings. */
-int oki_plan_check(struct okv_op *op, const uint8_t *part, uint32_t bytes, uint32_t index,
+/*
+ * plan_check.c: a part in private memory against request, schema and mappings. The pairs of
+ * ret_part take the place of the entries.
+ */
+int oki_plan_check(struct okv_op *op, uint8_t *part, uint32_t bytes, uint32_t index,
 		   struct oki_part *ret_part, struct okv_error *err);
 
 /* busy.c: pages and events in use. With binding->lock held. */

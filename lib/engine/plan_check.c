@@ -1,7 +1,6 @@
 /* [E] A plan part in private memory, proven against request, schema and mappings. */
 #include "engine/engine_private.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -24,59 +23,104 @@ static int check_head(struct okv_op *op, const struct okw_plan_head *h, uint32_t
 	return 0;
 }
 
-/* The address of the entry's payload, or NULL: outside the arena, wrong size, unknown arena. */
-static uint8_t *entry_address(struct okv_op *op, const struct okw_plan_entry *e)
+/* What entries of one group in one arena are held against: looked up once for thousands. */
+struct expected {
+	uint32_t group;
+	uint32_t arena;
+	uint32_t count;
+	uint32_t next; /* least block the next entry may name */
+	bool exact;    /* it must name that one */
+	uint64_t bytes;
+	uint64_t last_offset;
+	uint8_t *base; /* NULL: nothing is right */
+};
+
+static struct expected expect(const struct okv_op *op, const struct okw_plan_entry *e)
 {
-	if (e->request_group >= op->transfer.group_count || e->arena >= op->engine->arena_count)
-		return NULL;
-	const struct oki_transfer_group *g = &op->transfer.groups[e->request_group];
+	struct expected x = {.group = e->request_group, .arena = e->arena};
+	if (x.group >= op->transfer.group_count || x.arena >= op->engine->arena_count)
+		return x;
+	const struct oki_transfer_group *g = &op->transfer.groups[x.group];
 	const struct oki_schema_group *sg = &op->binding->ns->schema.groups[g->group];
-	const struct oki_arena *arena = &op->engine->arenas[e->arena];
-	if (e->ordinal >= g->count || e->bytes != sg->payload_bytes)
-		return NULL;
-	if (!oki_within(e->offset, sg->block_bytes, arena->shm.bytes) ||
-	    e->offset % OKI_SEGMENT_ALIGN)
-		return NULL;
-	return arena->shm.base + e->offset;
+	const struct oki_arena *arena = &op->engine->arenas[x.arena];
+	if (!oki_within(0, sg->block_bytes, arena->shm.bytes))
+		return x;
+	x.count = g->count;
+	x.bytes = sg->payload_bytes;
+	x.next = op->next_ordinal[x.group];
+	x.exact = op->kind == OKW_OP_RESTORE;
+	x.last_offset = arena->shm.bytes - sg->block_bytes;
+	x.base = arena->shm.base;
+	return x;
 }
 
-/* How many entries each group has; every one proven. */
-static int count_entries(struct okv_op *op, const struct okw_plan_entry *entries, uint32_t count,
-			 struct oki_part *part, struct okv_error *err)
+/* Inside the arena, of the right size, in a known arena and group. */
+static bool is_right(const struct expected *x, const struct okw_plan_entry *e)
 {
-	for (uint32_t i = 0; i < count; i++) {
-		const struct okw_plan_entry *e = &entries[i];
-		if (!entry_address(op, e))
-			return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
-					"entry %u: arena %u, offset %llu, %u bytes, block %u of "
-					"group %u is not what was asked for",
-					i, e->arena, (unsigned long long)e->offset, e->bytes,
-					e->ordinal, e->request_group);
-		uint32_t *next = &op->next_ordinal[e->request_group];
+	return x->base && e->ordinal < x->count && e->bytes == x->bytes &&
+	       e->offset <= x->last_offset && e->offset % OKI_SEGMENT_ALIGN == 0;
+}
+
+static int wrong_entry(const struct expected *x, const struct okw_plan_entry *e, uint32_t i,
+		       struct okv_error *err)
+{
+	if (is_right(x, e))
+		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
+				"block %u of group %u where block %u is due", e->ordinal,
+				e->request_group, x->next);
+	return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
+			"entry %u: arena %u, offset %llu, %u bytes, block %u of group %u is not "
+			"what was asked for",
+			i, e->arena, (unsigned long long)e->offset, e->bytes, e->ordinal,
+			e->request_group);
+}
+
+static void end_group(struct okv_op *op, const struct expected *x, const struct oki_pair *end,
+		      struct oki_part *part)
+{
+	if (!x->base)
+		return;
+	struct oki_part_group *g = &part->groups[x->group];
+	op->next_ordinal[x->group] = x->next;
+	g->count = (uint32_t)(end - g->pairs);
+}
+
+static_assert(sizeof(struct oki_pair) <= sizeof(struct okw_plan_entry), "a pair is no longer");
+
+/*
+ * Every entry proven, group after group, and turned into a pair. The pairs take the place of the
+ * entries: each ends before the next entry begins.
+ */
+static int take_entries(struct okv_op *op, uint8_t *memory, uint32_t count, struct oki_part *part,
+			struct okv_error *err)
+{
+	const uint8_t *at = memory + sizeof(struct okw_plan_head);
+	struct oki_pair *pairs = (struct oki_pair *)(void *)memory;
+	struct expected x = {0};
+	for (uint32_t i = 0; i < count; i++, at += sizeof(struct okw_plan_entry)) {
+		struct okw_plan_entry e;
+		memcpy(&e, at, sizeof(e));
+		if (!x.base || e.request_group != x.group || e.arena != x.arena) {
+			end_group(op, &x, &pairs[i], part);
+			bool group_starts = !x.base || e.request_group != x.group;
+			if (x.base && e.request_group < x.group)
+				return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
+						"entry %u: group %u after group %u", i,
+						e.request_group, x.group);
+			x = expect(op, &e);
+			if (x.base && group_starts)
+				part->groups[x.group].pairs = &pairs[i];
+		}
 		/* Ascending over all parts: no page of the operation is written twice. */
-		if (e->ordinal < *next || (op->kind == OKW_OP_RESTORE && e->ordinal != *next))
-			return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
-					"block %u of group %u where block %u is due", e->ordinal,
-					e->request_group, *next);
-		*next = e->ordinal + 1;
-		part->groups[e->request_group].count++;
+		if (!is_right(&x, &e) || e.ordinal < x.next || (x.exact && e.ordinal != x.next))
+			return wrong_entry(&x, &e, i, err);
+		x.next = e.ordinal + 1;
+		struct oki_pair pair = {
+			.host = x.base + e.offset, .region = e.arena, .ordinal = e.ordinal};
+		memcpy(&pairs[i], &pair, sizeof(pair));
 	}
+	end_group(op, &x, &pairs[count], part);
 	return 0;
-}
-
-static void fill_pairs(struct okv_op *op, const struct okw_plan_entry *entries, uint32_t count,
-		       struct oki_part *part)
-{
-	struct oki_pair *at[OKV_MAX_GROUPS], *pairs = part->pairs;
-	for (uint32_t g = 0; g < OKV_MAX_GROUPS; g++) {
-		at[g] = part->groups[g].pairs = pairs;
-		pairs += part->groups[g].count;
-	}
-	for (uint32_t i = 0; i < count; i++) {
-		const struct okw_plan_entry *e = &entries[i];
-		*at[e->request_group]++ = (struct oki_pair){
-			.host = entry_address(op, e), .region = e->arena, .ordinal = e->ordinal};
-	}
 }
 
 /*
@@ -97,7 +141,7 @@ static int check_complete(struct okv_op *op, uint32_t groups_done, bool last, st
 	return 0;
 }
 
-int oki_plan_check(struct okv_op *op, const uint8_t *part, uint32_t bytes, uint32_t index,
+int oki_plan_check(struct okv_op *op, uint8_t *part, uint32_t bytes, uint32_t index,
 		   struct oki_part *ret_part, struct okv_error *err)
 {
 	struct okw_plan_head head;
@@ -105,18 +149,12 @@ int oki_plan_check(struct okv_op *op, const uint8_t *part, uint32_t bytes, uint3
 	int rc = check_head(op, &head, bytes, index, err);
 	if (rc)
 		return rc;
-	const struct okw_plan_entry *entries =
-		(const struct okw_plan_entry *)(const void *)(part + sizeof(head));
 	struct oki_part made = {.groups_done = head.groups_done};
-	rc = count_entries(op, entries, head.entry_count, &made, err);
+	rc = take_entries(op, part, head.entry_count, &made, err);
 	if (!rc)
 		rc = check_complete(op, head.groups_done, index + 1 == op->part_total, err);
 	if (rc)
 		return rc;
-	made.pairs = malloc((head.entry_count + 1) * sizeof(*made.pairs));
-	if (!made.pairs)
-		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CLAIM, "no memory for a plan");
-	fill_pairs(op, entries, head.entry_count, &made);
 	*ret_part = made;
 	return 0;
 }

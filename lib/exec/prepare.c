@@ -5,12 +5,6 @@
 
 #include "base/error.h"
 
-void oki_part_fini(struct oki_part *part)
-{
-	free(part->pairs);
-	*part = (struct oki_part){0};
-}
-
 int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_stream,
 			  struct okv_error *err)
 {

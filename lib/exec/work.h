@@ -14,24 +14,22 @@ struct oki_worker;
 
 /* Blocks of one request group inside one part, checked by the source. */
 struct oki_part_group {
-	struct oki_pair *pairs; /* in the part's array */
+	const struct oki_pair *pairs; /* the source's, until the worker asks any source again */
 	uint32_t count;
 };
 
 struct oki_part {
-	struct oki_pair *pairs; /* owned; all groups' */
-	uint32_t groups_done;	/* bit g: no later part has blocks of request group g */
+	uint32_t groups_done; /* bit g: no later part has blocks of request group g */
 	bool last;
 	struct oki_part_group groups[OKV_MAX_GROUPS];
 };
-void oki_part_fini(struct oki_part *part);
 
 /* All calls come from the worker's thread, in this order. */
 struct oki_transfer_source {
 	/* 1: this executor may touch the memory now; *ret_empty: there will be no part.
 	 * 0: not yet, ask again after a kick. Negative: never; no other call follows. */
 	int (*claim)(void *arg, bool *ret_empty);
-	/* 1: *ret_part is filled and the caller's; 0: not yet; negative OKV_E_*: no part follows */
+	/* 1: *ret_part is filled; 0: not yet; negative OKV_E_*: no part follows */
 	int (*next)(void *arg, struct oki_part *ret_part, struct okv_error *err);
 	void (*layer_enqueued)(void *arg, uint32_t layer);
 	/* The operation will fail; copies may still run. Once, before ended. */

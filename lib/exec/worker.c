@@ -42,7 +42,6 @@ static int step_parts(struct oki_worker *w, struct oki_transfer *t, bool *ret_mo
 			if (rc <= 0)
 				return rc;
 			rc = oki_submit_begin(w, t, &part, err);
-			oki_part_fini(&part);
 			if (rc)
 				return rc;
 		}

@@ -217,7 +217,7 @@ static_assert(offsetof(struct okw_transfer_reply, part_total) == 36, "transfer r
 static_assert(offsetof(struct okw_transfer_reply, part) == 40, "transfer reply layout");
 
 /*
- * A plan part: which blocks, in operation order. The pages they belong to never cross: the engine
+ * A plan part: which blocks, group after group. The pages they belong to never cross: the engine
  * holds the list it started with, so no plan can name a page the engine did not offer.
  */
 struct okw_plan_head {

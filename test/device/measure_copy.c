@@ -160,6 +160,7 @@ struct job {
 	const struct model *m;
 	uint32_t count;
 	bool offered;
+	struct oki_pair *pairs;
 	uint64_t started, enqueued;
 	_Atomic bool first_enqueued;
 	_Atomic uint64_t ended;
@@ -180,11 +181,11 @@ static int job_next(void *arg, struct oki_part *ret_part, struct okv_error *err)
 		return 0;
 	j->offered = true;
 	*ret_part = (struct oki_part){.groups_done = 1, .last = true};
-	ret_part->pairs = malloc(j->count * sizeof(*ret_part->pairs));
+	j->pairs = malloc(j->count * sizeof(*j->pairs));
 	for (uint32_t i = 0; i < j->count; i++)
-		ret_part->pairs[i] = (struct oki_pair){
-			.host = arena + j->m->slot[i] * block_bytes(j->m), .ordinal = i};
-	ret_part->groups[0].pairs = ret_part->pairs;
+		j->pairs[i] = (struct oki_pair){.host = arena + j->m->slot[i] * block_bytes(j->m),
+						.ordinal = i};
+	ret_part->groups[0].pairs = j->pairs;
 	ret_part->groups[0].count = j->count;
 	return 1;
 }
@@ -220,6 +221,7 @@ static void job_ended(void *arg, int status, uint64_t bytes)
 	uint64_t now = oki_now_ns();
 	if (status < 0)
 		die("an operation ended with %d", status);
+	free(j->pairs);
 	oki_transfer_fini(j->worker, &j->t);
 	atomic_store(&j->ended, now);
 }
