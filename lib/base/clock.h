@@ -2,6 +2,7 @@
 #ifndef OKI_BASE_CLOCK_H
 #define OKI_BASE_CLOCK_H
 
+#include <sched.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -25,6 +26,21 @@ static inline void oki_relax(void)
 #elif defined(__aarch64__)
 	__asm__ volatile("yield");
 #endif
+}
+
+/* Rounds of spinning until the CPU is offered to somebody else. */
+#define OKI_ROUNDS_PER_YIELD 16u
+
+/*
+ * One round of a spinner, who counts them from any number. With fewer CPUs than spinners, whoever
+ * is waited for may need this one; but a yield is a system call, so most rounds do without.
+ */
+static inline void oki_spin(uint32_t *rounds)
+{
+	if (++*rounds % OKI_ROUNDS_PER_YIELD == 0)
+		sched_yield();
+	else
+		oki_relax();
 }
 
 #endif

@@ -25,9 +25,12 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 	if (!sealed_later || lost)
 		oki_op_finish(op);
 	pthread_mutex_unlock(&op->lock);
-	/* Reaped may have been announced before the phase said drained. */
-	if (phase == OKI_OP_DRAINED)
-		oki_record_advance(op);
+}
+
+/* The worker looks at it no more. */
+static void drop_op(struct okv_op *op)
+{
+	oki_record_rest(op);
 	oki_op_put(op);
 }
 
@@ -40,13 +43,15 @@ static bool asks_for_blocks(const struct okv_op *op)
 }
 
 /* With op->lock held. 1: Granted → Active is ours. */
-static int claim_locked(struct okv_op *op, bool *ret_empty)
+static int claim_locked(struct okv_op *op, bool *ret_empty, bool *ret_refused)
 {
 	if (op->phase == OKI_OP_ABANDONED)
 		return -1;
 	struct okw_record *r = oki_record_of(op);
 	uint64_t tag = oki_tag_load(r);
-	if (OKI_TAG_STATE(tag) != OKW_GRANTED)
+	uint32_t state = OKI_TAG_STATE(tag);
+	*ret_refused = state == OKW_DONE || state == OKW_REVOKED;
+	if (state != OKW_GRANTED)
 		return 0;
 	if (atomic_load(&op->engine->state) == OKV_E_POISONED) {
 		/* The device is not to be trusted with another copy: the Manager takes it back. */
@@ -73,20 +78,48 @@ static int claim_locked(struct okv_op *op, bool *ret_empty)
 static int grant_claim(void *arg, bool *ret_empty)
 {
 	struct okv_op *op = arg;
+	bool refused = false;
 	pthread_mutex_lock(&op->lock);
-	int rc = claim_locked(op, ret_empty);
-	bool answered = rc == 0 && OKI_TAG_STATE(oki_tag_load(oki_record_of(op))) != OKW_GRANTED;
+	int rc = claim_locked(op, ret_empty, &refused);
 	pthread_mutex_unlock(&op->lock);
-	if (answered) {
-		/* Done or Revoked: the answer turns the phase to abandoned. */
+	if (refused) {
+		/* The answer turns the phase to abandoned. */
 		oki_record_advance(op);
 		pthread_mutex_lock(&op->lock);
 		rc = op->phase == OKI_OP_ABANDONED ? -1 : 0;
 		pthread_mutex_unlock(&op->lock);
 	}
-	if (rc < 0)
+	if (rc < 0) {
 		end_op(op, OKI_OP_ABANDONED);
+		drop_op(op);
+	}
 	return rc;
+}
+
+static void grant_rest(void *arg)
+{
+	oki_record_rest(arg);
+}
+
+/* Drained; Reaped is what is left to see. */
+static bool grant_settle(void *arg, bool last)
+{
+	struct okv_op *op = arg;
+	pthread_mutex_lock(&op->lock);
+	/* Of an unknown end: the operation and its record stay for ever. */
+	bool unknown = op->phase == OKI_OP_ACTIVE;
+	bool freed = op->record == OKI_NO_RECORD;
+	bool reaped =
+		!unknown && !freed && OKI_TAG_STATE(oki_tag_load(oki_record_of(op))) == OKW_REAPED;
+	pthread_mutex_unlock(&op->lock);
+	if (unknown)
+		return true;
+	if (reaped)
+		oki_record_advance(op);
+	if (!freed && !reaped && !last && op->spinning)
+		return false;
+	drop_op(op);
+	return true;
 }
 
 /* Where the worker copies parts: the same pages every time. It asks for the next part when it is
@@ -118,7 +151,10 @@ static int copy_part(struct okv_op *op, uint32_t index, uint8_t **ret_part, uint
 	memcpy(part, c->bank + offset, bytes);
 	/* G4: the copy is complete before the bank space can be offered again. */
 	atomic_store(&oki_record_of(op)->consumed, index + 1);
-	oki_record_ring(op, &c->retire);
+	/* The bank has BANK_SHARE for every record: the last part of that size lets nobody wait,
+	 * so it goes back with Drained. */
+	if (index + 1 < op->part_total || bytes > BANK_SHARE)
+		oki_record_ring(op, &c->retire);
 	*ret_part = part;
 	*ret_bytes = bytes;
 	return 0;
@@ -165,10 +201,7 @@ static void grant_layer_enqueued(void *arg, uint32_t layer)
 	if (op->kind != OKW_OP_RESTORE)
 		return;
 	/* G8: the layer's copies and its event were recorded before this says so. */
-	pthread_mutex_lock(&op->lock);
-	op->enqueued[layer] = true;
-	pthread_cond_broadcast(&op->cond);
-	pthread_mutex_unlock(&op->lock);
+	oki_op_flag(op, op->enqueued, layer);
 }
 
 static void grant_layer_done(void *arg, uint32_t layer)
@@ -177,10 +210,7 @@ static void grant_layer_done(void *arg, uint32_t layer)
 	if (op->kind != OKW_OP_RESTORE)
 		return;
 	/* G8: the device said that the layer's last byte is there. */
-	pthread_mutex_lock(&op->lock);
-	op->done[layer] = true;
-	pthread_cond_broadcast(&op->cond);
-	pthread_mutex_unlock(&op->lock);
+	oki_op_flag(op, op->done, layer);
 }
 
 static void grant_failing(void *arg, const struct okv_error *why)
@@ -196,12 +226,8 @@ static void grant_enqueued(void *arg)
 {
 	struct okv_op *op = arg;
 	oki_stages_mark(&op->stages, OKI_STAGE_ENQUEUED);
-	if (op->kind != OKW_OP_PUBLISH)
-		return;
-	pthread_mutex_lock(&op->lock);
-	memset(op->enqueued, true, op->layer_count * sizeof(bool));
-	pthread_cond_broadcast(&op->cond);
-	pthread_mutex_unlock(&op->lock);
+	if (op->kind == OKW_OP_PUBLISH)
+		oki_op_flag(op, op->enqueued, op->layer_count);
 }
 
 /* Nobody can say whether copies still run: nothing of this operation is ever given back. */
@@ -242,10 +268,14 @@ static void grant_ended(void *arg, int status, uint64_t bytes)
 	memcpy(r->stage, op->stages.ns, sizeof(r->stage));
 	/* G5: every claimed part's copies stopped before this count says so. */
 	atomic_store(&r->drained, parts.claimed);
+	oki_record_watch(op);
 	oki_move(r, &op->tag, OKW_DRAINED, OKI_MOVER_ENGINE);
 	oki_record_ring(op, &op->engine->channel.control->retire);
 	pthread_mutex_unlock(&op->lock);
 	end_op(op, OKI_OP_DRAINED);
+	/* Reaped may have been announced before the phase said drained; else it is settled later.
+	 */
+	oki_record_advance(op);
 }
 
 const struct oki_transfer_source oki_grant_source = {
@@ -256,4 +286,6 @@ const struct oki_transfer_source oki_grant_source = {
 	.enqueued = grant_enqueued,
 	.layer_done = grant_layer_done,
 	.ended = grant_ended,
+	.rest = grant_rest,
+	.settle = grant_settle,
 };

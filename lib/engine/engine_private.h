@@ -137,16 +137,20 @@ struct okv_op {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	enum oki_op_phase phase;
-	bool final;	/* result is complete */
-	int failing;	/* not 0: it will end with an error, known before its end */
-	int end_status; /* what it will end with, once phase is not OKI_OP_GRANT */
+	/* Written under lock but for the flags of layers, which the worker sets; read by waiters
+	 * without it (G8). Who sets one and then sees waiters wakes them. */
+	_Atomic bool final;	  /* result is complete */
+	_Atomic int failing;	  /* not 0: it will end with an error, known before its end */
+	_Atomic bool *enqueued;	  /* per layer */
+	_Atomic bool *done;	  /* per layer; in enqueued's memory */
+	_Atomic uint32_t waiters; /* in cond, or on their way into it */
+	int end_status;		  /* what it will end with, once phase is not OKI_OP_GRANT */
 	char end_text[sizeof(((struct okv_op_result *)0)->text)];
 	struct okv_op_result result;
-	bool *enqueued; /* per layer */
-	bool *done;	/* per layer */
 	uint32_t layer_count;
 
 	bool submitted;	 /* the record left Reserved */
+	bool spinning;	 /* OKW_ENGINE_SPINNING is set; the worker's once it has the transfer */
 	uint32_t record; /* index, or OKI_NO_RECORD */
 	uint64_t tag;	 /* as this side last saw it */
 	uint32_t extent;
@@ -218,7 +222,14 @@ void oki_lease_forget(struct okv_engine *engine, uint32_t slot);
 void oki_record_leave_shut(struct okv_op *op);
 /* Look at the record and do what its state asks of this side. Takes op->lock. */
 void oki_record_advance(struct okv_op *op);
-/* Wait until the record ended (lookups); 0 or OKV_E_TIMEOUT / OKV_E_SESSION. */
+/* The worker polls the record, or will: no bell needed. Before the move it shall not ring for. */
+void oki_record_watch(struct okv_op *op);
+/* It does not any more: what happens next rings, what happened before is done inside. */
+void oki_record_rest(struct okv_op *op);
+/* Somebody sleeps for this transfer, or hurries it: while it is unclaimed the session thread hears
+ * of it too, since the worker may stand in a copy of another one. */
+void oki_record_listen(struct okv_op *op);
+/* Wait until the record ended (lookups), spinning first; 0 or OKV_E_TIMEOUT / OKV_E_SESSION. */
 int oki_record_wait(struct okv_op *op, struct okw_record *record, int timeout_ms);
 struct okw_record *oki_record_of(const struct okv_op *op);
 void oki_record_ring(struct okv_op *op, struct okw_bell *bell);
@@ -231,6 +242,10 @@ void oki_op_put(struct okv_op *op);
 void oki_op_doom(struct okv_op *op, int status, const char *text);
 /* With op->lock held: the one final result. */
 void oki_op_finish(struct okv_op *op);
+/* As okv_op_wait() for who has spun already. */
+int oki_op_sleep(struct okv_op *op, int timeout_ms);
+/* Set the flag of one layer, or (layer_count) of all, and wake who waits for it. */
+void oki_op_flag(struct okv_op *op, _Atomic bool *flags, uint32_t layer);
 /* The operation touches no page any more: busy marks, owners, stream, admission counts. */
 void oki_op_let_go(struct okv_op *op);
 /* Not claimed yet? Then it never will be, and ends with status. */

@@ -42,7 +42,6 @@ void oki_op_put(struct okv_op *op)
 	free(op->events);
 	free(op->pages);
 	free(op->enqueued);
-	free(op->done);
 	pthread_cond_destroy(&op->cond);
 	pthread_mutex_destroy(&op->lock);
 	free(op);
@@ -97,6 +96,26 @@ void oki_op_doom(struct okv_op *op, int status, const char *text)
 	pthread_cond_broadcast(&op->cond);
 }
 
+static void set_flags(struct okv_op *op, _Atomic bool *flags, uint32_t layer)
+{
+	uint32_t end = layer + 1;
+	if (layer == op->layer_count)
+		layer = 0, end = op->layer_count;
+	for (; layer < end; layer++)
+		atomic_store(&flags[layer], true);
+}
+
+void oki_op_flag(struct okv_op *op, _Atomic bool *flags, uint32_t layer)
+{
+	set_flags(op, flags, layer);
+	/* G8: the flag, then "does anybody sleep?"; a waiter says that it will, then looks. */
+	if (!atomic_load(&op->waiters))
+		return;
+	pthread_mutex_lock(&op->lock);
+	pthread_cond_broadcast(&op->cond);
+	pthread_mutex_unlock(&op->lock);
+}
+
 void oki_op_finish(struct okv_op *op)
 {
 	if (op->final)
@@ -104,14 +123,15 @@ void oki_op_finish(struct okv_op *op)
 	fill_result(op);
 	/* A lost report of a layer must not outlive the end of the whole. */
 	if (!op->end_status && op->done) {
-		memset(op->done, true, op->layer_count * sizeof(bool));
-		memset(op->enqueued, true, op->layer_count * sizeof(bool));
+		set_flags(op, op->enqueued, op->layer_count);
+		set_flags(op, op->done, op->layer_count);
 	}
-	op->final = true;
 	count_end(op, op->end_status);
-	pthread_cond_broadcast(&op->cond);
 	if (op->flags & OKV_OP_NOTIFY)
 		oki_notify_push(op);
+	/* Last: who sees it needs no lock for the rest. */
+	atomic_store(&op->final, true);
+	pthread_cond_broadcast(&op->cond);
 }
 
 static void release_owner(const struct okv_owner *owner)
@@ -173,6 +193,78 @@ static int check_op(const struct okv_op *op)
 	return oki_forked(op->engine) ? OKV_E_FORKED : 0;
 }
 
+/* What somebody waits for: a flag of the operation. */
+struct wish {
+	struct okv_op *op;
+	const _Atomic bool *flag;
+	bool layer; /* of a layer: the operation may fail before */
+};
+
+/* Is it there, or will it never be? Then *ret_rc says which. */
+static bool answered(const struct wish *w, int *ret_rc)
+{
+	/* G8: failing is set first and read first. */
+	int failing = w->layer ? atomic_load(&w->op->failing) : 0;
+	if (!failing && !atomic_load(w->flag))
+		return false;
+	*ret_rc = w->layer ? failing : w->op->result.status;
+	return true;
+}
+
+/* Look for as long as the engine's options say, and never past the deadline. */
+static bool spin(const struct wish *w, uint64_t deadline, int *ret_rc)
+{
+	uint64_t end = oki_now_ns() + (uint64_t)w->op->engine->options.spin_us * 1000u;
+	uint32_t rounds = 0;
+	if (end > deadline)
+		end = deadline;
+	do {
+		do {
+			if (answered(w, ret_rc))
+				return true;
+			oki_spin(&rounds);
+		} while (rounds % OKI_ROUNDS_PER_YIELD);
+	} while (oki_now_ns() < end);
+	return false;
+}
+
+static bool sleep_until(const struct wish *w, uint64_t deadline, int *ret_rc)
+{
+	struct okv_op *op = w->op;
+	bool there = false;
+	oki_record_listen(op);
+	pthread_mutex_lock(&op->lock);
+	/* G8: declared first, then the look. */
+	atomic_fetch_add(&op->waiters, 1);
+	for (bool in_time = true;;) {
+		there = answered(w, ret_rc);
+		if (there || !in_time)
+			break;
+		in_time = oki_cond_wait(&op->cond, &op->lock, deadline);
+	}
+	atomic_fetch_sub(&op->waiters, 1);
+	pthread_mutex_unlock(&op->lock);
+	return there;
+}
+
+static int wait_for(const struct wish *w, int timeout_ms, bool may_spin)
+{
+	int rc;
+	if (answered(w, &rc))
+		return rc;
+	if (timeout_ms == 0) {
+		/* Whoever is telling it at this moment holds the lock. */
+		pthread_mutex_lock(&w->op->lock);
+		bool there = answered(w, &rc);
+		pthread_mutex_unlock(&w->op->lock);
+		return there ? rc : OKV_E_TIMEOUT;
+	}
+	uint64_t deadline = oki_deadline_ns(timeout_ms);
+	if (may_spin && w->op->engine->options.spin_us && spin(w, deadline, &rc))
+		return rc;
+	return sleep_until(w, deadline, &rc) ? rc : OKV_E_TIMEOUT;
+}
+
 static int wait_layer_flag(struct okv_op *op, uint32_t layer, int timeout_ms, bool in_place)
 {
 	int rc = check_op(op);
@@ -181,21 +273,8 @@ static int wait_layer_flag(struct okv_op *op, uint32_t layer, int timeout_ms, bo
 	bool possible = op->kind == OKW_OP_RESTORE || (op->kind == OKW_OP_PUBLISH && !in_place);
 	if (!possible || layer >= op->layer_count)
 		return OKV_E_INVAL;
-	uint64_t deadline = oki_deadline_ns(timeout_ms);
-	pthread_mutex_lock(&op->lock);
-	for (bool in_time = true;;) {
-		/* G8: failing is set first and read first. */
-		rc = op->failing;
-		if (rc || (in_place ? op->done : op->enqueued)[layer])
-			break;
-		if (!in_time || timeout_ms == 0) {
-			rc = OKV_E_TIMEOUT;
-			break;
-		}
-		in_time = oki_cond_wait(&op->cond, &op->lock, deadline);
-	}
-	pthread_mutex_unlock(&op->lock);
-	return rc;
+	const struct wish wish = {op, &(in_place ? op->done : op->enqueued)[layer], true};
+	return wait_for(&wish, timeout_ms, true);
 }
 
 int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeout_ms)
@@ -221,20 +300,22 @@ int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result)
 	return rc;
 }
 
+int oki_op_sleep(struct okv_op *op, int timeout_ms)
+{
+	const struct wish wish = {op, &op->final, false};
+	return wait_for(&wish, timeout_ms, false);
+}
+
 int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result)
 {
 	int rc = check_op(op);
 	if (rc)
 		return rc;
-	uint64_t deadline = oki_deadline_ns(timeout_ms);
-	pthread_mutex_lock(&op->lock);
-	bool in_time = true;
-	while (!op->final && in_time)
-		in_time = oki_cond_wait(&op->cond, &op->lock, deadline);
-	rc = op->final ? op->result.status : OKV_E_TIMEOUT;
-	if (op->final && ret_result)
+	const struct wish wish = {op, &op->final, false};
+	rc = wait_for(&wish, timeout_ms, true);
+	/* The result is complete with final and never changes after. */
+	if (ret_result && atomic_load(&op->final))
 		*ret_result = op->result;
-	pthread_mutex_unlock(&op->lock);
 	return rc;
 }
 
@@ -250,6 +331,7 @@ int okv_op_cancel(struct okv_op *op)
 		oki_record_ring(op, &op->engine->channel.control->submit);
 	}
 	pthread_mutex_unlock(&op->lock);
+	oki_record_listen(op);
 	/* A worker that waits for the next part learns that it need not. */
 	if (op->binding)
 		oki_binding_kick(op->binding);

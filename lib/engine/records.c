@@ -97,6 +97,7 @@ struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head
 	memset(r->stage, 0, sizeof(r->stage));
 	oki_move(r, &op->tag, OKW_SUBMITTED, OKI_MOVER_ENGINE);
 	op->submitted = true;
+	op->spinning = spinning;
 	oki_stages_mark(&op->stages, OKI_STAGE_DISPATCHED);
 	pthread_mutex_unlock(&op->lock);
 	oki_bell_ring(&op->engine->channel.control->submit, op->engine->channel.manager_bell,
@@ -234,21 +235,60 @@ void oki_record_advance(struct okv_op *op)
 		oki_op_put(op);
 }
 
+void oki_record_watch(struct okv_op *op)
+{
+	if (op->spinning || !op->engine->options.spin_us)
+		return;
+	op->spinning = true;
+	atomic_fetch_or(&oki_record_of(op)->engine_flags, OKW_ENGINE_SPINNING);
+}
+
+/* G1: clear the flag, then look; the Manager moves, then reads the flag. */
+static void want_bells(struct okv_op *op)
+{
+	pthread_mutex_lock(&op->lock);
+	if (op->record != OKI_NO_RECORD)
+		atomic_fetch_and(&oki_record_of(op)->engine_flags, ~OKW_ENGINE_SPINNING);
+	pthread_mutex_unlock(&op->lock);
+	oki_record_advance(op);
+}
+
+void oki_record_rest(struct okv_op *op)
+{
+	/* Ours alone, and not the shared flag: a Manager that sets that one gets no further look.
+	 */
+	if (!op->spinning)
+		return;
+	op->spinning = false;
+	want_bells(op);
+}
+
+void oki_record_listen(struct okv_op *op)
+{
+	pthread_mutex_lock(&op->lock);
+	bool unclaimed = op->binding && op->phase == OKI_OP_GRANT;
+	pthread_mutex_unlock(&op->lock);
+	if (unclaimed)
+		want_bells(op);
+}
+
 /* The record may be another operation's by now; to look at it and to unset its spinning flag (a
  * bell more for that one) is harmless, and only oki_record_advance() says what became of op. */
 int oki_record_wait(struct okv_op *op, struct okw_record *r, int timeout_ms)
 {
 	uint64_t spin_end = oki_now_ns() + (uint64_t)op->engine->options.spin_us * 1000u;
-	bool done = false;
+	uint32_t rounds = 0;
+	bool done;
 	do {
-		for (int i = 0; i < 64 && !done; i++) {
+		do {
 			done = OKI_TAG_STATE(oki_tag_load(r)) == OKW_DONE;
-			oki_relax();
-		}
+			if (!done)
+				oki_spin(&rounds);
+		} while (!done && rounds % OKI_ROUNDS_PER_YIELD);
 	} while (!done && oki_now_ns() < spin_end);
 	if (!done)
 		/* G1 again: clear the flag, then look; the Manager moves, then reads the flag. */
 		atomic_fetch_and(&r->engine_flags, ~OKW_ENGINE_SPINNING);
 	oki_record_advance(op);
-	return okv_op_wait(op, timeout_ms, NULL);
+	return oki_op_sleep(op, timeout_ms);
 }

@@ -141,7 +141,8 @@ void oki_transfer_go(struct okv_op *op, struct okw_request *head, uint32_t reque
 			 1);
 	head->binding_id = op->binding->id;
 	head->namespace_id = op->binding->ns->id;
-	oki_record_submit(op, head, request_bytes, false);
+	/* The worker looks by itself from the moment it has the transfer until it rests. */
+	oki_record_submit(op, head, request_bytes, op->engine->options.spin_us > 0);
 	oki_op_get(op); /* the worker's */
 	oki_worker_submit(op->binding->worker, &op->transfer);
 	/* A session lost before this operation was in the table did not see it. */
@@ -183,13 +184,13 @@ struct okv_op *oki_transfer_op(struct okv_binding *b, uint32_t kind, uint32_t fl
 	op->user_data = user_data;
 	op->owner = *owner;
 	op->layer_count = layers;
-	op->enqueued = calloc(layers, sizeof(bool));
-	op->done = calloc(layers, sizeof(bool));
-	if (!op->enqueued || !op->done) {
+	op->enqueued = calloc(2 * (size_t)layers, sizeof(*op->enqueued));
+	if (!op->enqueued) {
 		oki_op_put(op);
 		oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REQUEST, "no memory for an operation");
 		return NULL;
 	}
+	op->done = op->enqueued + layers;
 	op->transfer.source = &oki_grant_source;
 	op->transfer.arg = op;
 	op->transfer.direction = kind == OKW_OP_RESTORE ? OKI_TO_PAGES : OKI_TO_BLOCKS;

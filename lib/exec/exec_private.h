@@ -37,10 +37,13 @@ struct oki_worker {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	struct oki_transfer *queue, **queue_tail; /* under lock */
-	bool kicked, stop;			  /* under lock */
-	struct oki_transfer *active;		  /* the thread's */
-	uint64_t arrived;			  /* transfers so far; the thread's */
-	struct oki_compile_scratch scratch;	  /* the thread's */
+	bool stop;				  /* under lock */
+	_Atomic bool news;		    /* queued, kicked or stopped; changes under lock */
+	bool ending;			    /* stop as the thread saw it */
+	struct oki_transfer *active;	    /* the thread's */
+	struct oki_transfer *settling;	    /* ended, not settled; the thread's */
+	uint64_t arrived;		    /* transfers so far; the thread's */
+	struct oki_compile_scratch scratch; /* the thread's */
 	pthread_mutex_t stream_lock;
 	struct oki_stream_node *streams;	 /* idle ones */
 	struct oki_stream_node *spare;		 /* nodes without a stream */

@@ -1,7 +1,6 @@
 /* [B] The thread of one binding that submits copies and never waits for one. */
 #include "exec/exec_private.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,8 +11,6 @@
 
 /* How often marks are looked at on a device without callbacks, once spinning gave nothing. */
 #define POLL_NS 50000u
-/* Rounds of spinning until the CPU is offered to somebody else. */
-#define ROUNDS_PER_YIELD 8u
 
 static void end_transfer(struct oki_worker *w, struct oki_transfer *t, int status)
 {
@@ -55,7 +52,8 @@ static int step_parts(struct oki_worker *w, struct oki_transfer *t, bool *ret_mo
 	}
 }
 
-enum step { STEP_IDLE, STEP_MOVED, STEP_GONE };
+/* ended: was told so; gone: may be freed already. */
+enum step { STEP_IDLE, STEP_MOVED, STEP_ENDED, STEP_GONE };
 
 static enum step step_drain(struct oki_worker *w, struct oki_transfer *t)
 {
@@ -66,11 +64,11 @@ static enum step step_drain(struct oki_worker *w, struct oki_transfer *t)
 		return told ? STEP_MOVED : STEP_IDLE;
 	if (rc < 0) {
 		fail_transfer(w, t, &err);
-		return STEP_GONE;
+		return STEP_ENDED;
 	}
 	oki_layers_report(w, t, true);
 	end_transfer(w, t, 0);
-	return STEP_GONE;
+	return STEP_ENDED;
 }
 
 static enum step step(struct oki_worker *w, struct oki_transfer *t)
@@ -101,7 +99,7 @@ static enum step step(struct oki_worker *w, struct oki_transfer *t)
 		}
 		if (rc < 0) {
 			fail_transfer(w, t, &err);
-			return STEP_GONE;
+			return STEP_ENDED;
 		}
 		goto submitted;
 	}
@@ -110,11 +108,11 @@ static enum step step(struct oki_worker *w, struct oki_transfer *t)
 submitted:
 	if (oki_submit_end(w, t, &err)) {
 		fail_transfer(w, t, &err);
-		return STEP_GONE;
+		return STEP_ENDED;
 	}
 	t->source->enqueued(t->arg);
 	t->phase = OKI_PHASE_DRAIN;
-	return step_drain(w, t) == STEP_GONE ? STEP_GONE : STEP_MOVED;
+	return step_drain(w, t) == STEP_ENDED ? STEP_ENDED : STEP_MOVED;
 }
 
 /* One round over the active transfers; returns true when any of them got on. */
@@ -124,13 +122,18 @@ static bool round_trip(struct oki_worker *w, bool *ret_polling)
 	*ret_polling = false;
 	for (struct oki_transfer **p = &w->active; *p;) {
 		struct oki_transfer *t = *p, *next = t->next;
+		bool settles = t->source->settle;
 		enum step s = step(w, t);
 		if (s != STEP_IDLE)
 			moved = true;
-		if (s == STEP_GONE) {
+		if (s == STEP_GONE || s == STEP_ENDED)
 			*p = next;
-			continue;
+		if (s == STEP_ENDED && settles) {
+			t->next = w->settling;
+			w->settling = t;
 		}
+		if (s == STEP_GONE || s == STEP_ENDED)
+			continue;
 		if (t->phase != OKI_PHASE_CLAIM && !w->ops->has_callbacks)
 			*ret_polling = true;
 		p = &t->next;
@@ -138,11 +141,37 @@ static bool round_trip(struct oki_worker *w, bool *ret_polling)
 	return moved;
 }
 
+/* What ended and still has an end to look after: it never keeps the worker from its sleep. */
+static void settle(struct oki_worker *w, bool last)
+{
+	for (struct oki_transfer **p = &w->settling; *p;) {
+		struct oki_transfer *t = *p, *next = t->next;
+		if (t->source->settle(t->arg, last) || last)
+			*p = next;
+		else
+			p = &t->next;
+	}
+}
+
+/* Nobody looks from here on: whatever is waited for must kick. */
+static void rest(struct oki_worker *w)
+{
+	settle(w, true);
+	for (struct oki_transfer *t = w->active; t; t = t->next)
+		if (t->phase == OKI_PHASE_CLAIM && t->source->rest)
+			t->source->rest(t->arg);
+}
+
 /* Take what was queued. Returns true when something was queued or kicked. */
 static bool take_queue(struct oki_worker *w)
 {
-	bool any = w->kicked || w->queue;
-	w->kicked = false;
+	/* A spinning thread keeps out of the way of those who need the lock. Relaxed: the look
+	 * before sleeping is under the lock. */
+	if (!atomic_load_explicit(&w->news, memory_order_relaxed))
+		return false;
+	pthread_mutex_lock(&w->lock);
+	atomic_store_explicit(&w->news, false, memory_order_relaxed);
+	w->ending = w->stop;
 	struct oki_transfer **tail = &w->active;
 	while (*tail)
 		tail = &(*tail)->next;
@@ -151,42 +180,53 @@ static bool take_queue(struct oki_worker *w)
 		t->sequence = ++w->arrived;
 	w->queue = NULL;
 	w->queue_tail = &w->queue;
-	return any;
+	pthread_mutex_unlock(&w->lock);
+	return true;
+}
+
+static void wait_for_news(struct oki_worker *w, uint64_t deadline_ns)
+{
+	pthread_mutex_lock(&w->lock);
+	if (!atomic_load_explicit(&w->news, memory_order_relaxed)) {
+		oki_cond_wait(&w->cond, &w->lock, deadline_ns);
+		atomic_fetch_add_explicit(&w->wakeups, 1, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* With the lock held. */
+static void tell(struct oki_worker *w)
+{
+	atomic_store_explicit(&w->news, true, memory_order_relaxed);
+	pthread_cond_signal(&w->cond);
 }
 
 static void *worker_main(void *arg)
 {
 	struct oki_worker *w = arg;
 	uint64_t spin_ns = (uint64_t)w->config.spin_us * 1000u, moved_at = oki_now_ns();
-	uint32_t idle_rounds = 0;
+	uint32_t rounds = 0;
 	w->ops->attach(w->device);
-	pthread_mutex_lock(&w->lock);
 	for (;;) {
 		bool fresh = take_queue(w);
-		if (w->stop && !w->active)
+		if (w->ending && !w->active)
 			break;
-		pthread_mutex_unlock(&w->lock);
-
 		bool polling;
 		bool moved = round_trip(w, &polling);
+		settle(w, false);
 		uint64_t now = oki_now_ns();
 		if (moved || fresh)
 			moved_at = now;
 		/* Also with nothing to do: the next transfer often comes right after the last. */
 		bool spin = now - moved_at < spin_ns;
-		/* A yield is a system call: most rounds do without. */
-		if (spin && ++idle_rounds % ROUNDS_PER_YIELD == 0)
-			sched_yield();
-		else if (spin)
-			oki_relax();
-
-		pthread_mutex_lock(&w->lock);
-		if (moved || spin || w->kicked || w->queue || (w->stop && !w->active))
+		if (spin)
+			oki_spin(&rounds);
+		if (moved || spin)
 			continue;
-		oki_cond_wait(&w->cond, &w->lock, polling ? now + POLL_NS : UINT64_MAX);
-		atomic_fetch_add_explicit(&w->wakeups, 1, memory_order_relaxed);
+		rest(w);
+		wait_for_news(w, polling ? now + POLL_NS : UINT64_MAX);
 	}
-	pthread_mutex_unlock(&w->lock);
+	rest(w);
 	return NULL;
 }
 
@@ -197,15 +237,14 @@ void oki_worker_submit(struct oki_worker *worker, struct oki_transfer *transfer)
 	pthread_mutex_lock(&worker->lock);
 	*worker->queue_tail = transfer;
 	worker->queue_tail = &transfer->next;
-	pthread_cond_signal(&worker->cond);
+	tell(worker);
 	pthread_mutex_unlock(&worker->lock);
 }
 
 void oki_worker_kick(struct oki_worker *worker)
 {
 	pthread_mutex_lock(&worker->lock);
-	worker->kicked = true;
-	pthread_cond_signal(&worker->cond);
+	tell(worker);
 	pthread_mutex_unlock(&worker->lock);
 }
 
@@ -274,7 +313,7 @@ void oki_worker_destroy(struct oki_worker *worker)
 		return;
 	pthread_mutex_lock(&worker->lock);
 	worker->stop = true;
-	pthread_cond_signal(&worker->cond);
+	tell(worker);
 	pthread_mutex_unlock(&worker->lock);
 	pthread_join(worker->thread, NULL);
 	free_spares(worker);

@@ -176,6 +176,7 @@ void *oki_mgr_dispatch_thread(void *arg)
 	struct okv_manager *m = loop->manager;
 	uint64_t spin_ns = (uint64_t)m->opts.spin_us * 1000u;
 	uint64_t last = oki_now_ns();
+	uint32_t rounds = 0;
 
 	oki_index_thread_enter();
 	while (!atomic_load(&m->quit)) {
@@ -188,7 +189,7 @@ void *oki_mgr_dispatch_thread(void *arg)
 			continue;
 		}
 		if (oki_now_ns() - last < spin_ns) {
-			oki_relax();
+			oki_spin(&rounds);
 			continue;
 		}
 		oki_mgr_loop_sleep(loop, UINT64_MAX);

@@ -170,21 +170,23 @@ static int timeout_ms(uint64_t deadline_ns)
 	return ms > 3600000 ? 3600000 : (int)ms;
 }
 
-void oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns)
+bool oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns)
 {
 	struct okv_manager *m = loop->manager;
+	bool called = true;
 
 	if (declare(loop) && may_sleep(loop)) {
 		struct epoll_event events[8];
 		int timeout = timeout_ms(deadline_ns);
 
 		oki_index_thread_offline();
-		epoll_wait(loop->epoll, events, 8, timeout);
+		called = epoll_wait(loop->epoll, events, 8, timeout) > 0;
 		oki_index_thread_online();
 		atomic_fetch_add_explicit(&m->counters.wakeups, 1, memory_order_relaxed);
 	}
 	for (uint32_t k = 0; k < loop->count; k++)
 		oki_bell_awake(bell_of(loop, loop->sessions[k]));
+	return called;
 }
 
 void oki_mgr_loops_wake(struct okv_manager *m)

@@ -278,8 +278,9 @@ int oki_mgr_loop_start(struct oki_mgr_loop *loop, void *(*body)(void *), struct 
 void oki_mgr_loop_join(struct oki_mgr_loop *loop);
 /* Follow the session table. */
 void oki_mgr_loop_refresh(struct oki_mgr_loop *loop);
-/* Sleep until a bell, a wake or the deadline; not at all when there is work already. */
-void oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns);
+/* Sleep until a bell, a wake or the deadline; not at all when there is work already. False: it was
+ * the deadline. */
+bool oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns);
 /* Wake every loop: the table changed, or the end has come. */
 void oki_mgr_loops_wake(struct okv_manager *m);
 /* Tell the retire loop that there is something to re-read. */

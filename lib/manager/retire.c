@@ -106,11 +106,12 @@ struct agenda {
 	uint64_t expire_ns;
 };
 
-static void round_of(struct oki_mgr_loop *loop, struct agenda *agenda)
+/* True when there was something to do. */
+static bool round_of(struct oki_mgr_loop *loop, struct agenda *agenda, uint64_t now)
 {
 	struct okv_manager *m = loop->manager;
-	uint64_t now = oki_now_ns();
-	bool any = atomic_exchange(&m->nudged, false);
+	/* A look first: the exchange would take the line from the dispatchers in every round. */
+	bool any = atomic_load(&m->nudged) && atomic_exchange(&m->nudged, false);
 
 	for (uint32_t k = 0; k < loop->count; k++) {
 		struct oki_mgr_session *s = loop->sessions[k];
@@ -129,6 +130,7 @@ static void round_of(struct oki_mgr_loop *loop, struct agenda *agenda)
 		agenda->reread_ns = now + OKI_MGR_REREAD_NS;
 	if (any || now >= agenda->expire_ns)
 		agenda->expire_ns = oki_index_expire(m->index, now);
+	return any;
 }
 
 void *oki_mgr_retire_thread(void *arg)
@@ -137,16 +139,34 @@ void *oki_mgr_retire_thread(void *arg)
 	struct okv_manager *m = loop->manager;
 	struct agenda agenda = {.reread_ns = UINT64_MAX, .expire_ns = UINT64_MAX};
 
+	uint64_t spin_ns = (uint64_t)m->opts.spin_us * 1000u, last = oki_now_ns();
+	uint32_t rounds = 0;
+
 	oki_index_thread_enter();
 	while (!atomic_load(&m->quit)) {
+		uint64_t now = oki_now_ns();
 		oki_mgr_loop_refresh(loop);
-		round_of(loop, &agenda);
+		if (round_of(loop, &agenda, now)) {
+			last = now;
+			/* A thread that never sleeps still lets readers' memory be freed. */
+			oki_index_thread_offline();
+			oki_index_thread_online();
+			continue;
+		}
+		/* What was granted a moment ago is often drained a moment later. */
+		if (now - last < spin_ns) {
+			oki_spin(&rounds);
+			continue;
+		}
 		/* Whoever starts something that needs re-reading or expiry must wake us from now
 		 * on, unless we come back in time by ourselves. */
 		atomic_store(&m->resting, agenda.reread_ns == UINT64_MAX);
-		oki_mgr_loop_sleep(loop, agenda.reread_ns < agenda.expire_ns ? agenda.reread_ns
-									     : agenda.expire_ns);
+		bool called = oki_mgr_loop_sleep(loop, agenda.reread_ns < agenda.expire_ns
+							       ? agenda.reread_ns
+							       : agenda.expire_ns);
 		atomic_store(&m->resting, false);
+		if (called)
+			last = oki_now_ns();
 	}
 	oki_index_thread_leave();
 	return NULL;
