@@ -35,7 +35,7 @@ struct okv_manager_options {
 	const uid_t *allow_uids; /* peers besides our own uid; naming one trusts it fully */
 	uint32_t allow_uid_count;
 	uint32_t dispatchers;	  /* 0: 1 for up to 4 CPUs, else 2 */
-	uint32_t spin_us;	  /* how long a dispatcher spins before it sleeps; default 50 */
+	uint32_t spin_us;	  /* how long a busy thread spins before it sleeps; default 50 */
 	uint32_t lease_ttl_ms;	  /* default 600,000 */
 	uint32_t reserve_percent; /* share of the pool all leases may pin; default 75 */
 	uint32_t session_percent; /* the same for one session; default 75 */

@@ -122,6 +122,8 @@ static bool grant_settle(void *arg, bool last)
 	return true;
 }
 
+#define BANK_SHARE (OKW_PLAN_BANK_BYTES / OKW_RECORDS)
+
 /* Where the worker copies parts: the same pages every time. It asks for the next part when it is
  * done with the last, whoever's that is. */
 static uint8_t *part_memory(struct okv_binding *b)

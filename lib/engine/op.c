@@ -247,22 +247,22 @@ static bool sleep_until(const struct wish *w, uint64_t deadline, int *ret_rc)
 	return there;
 }
 
-static int wait_for(const struct wish *w, int timeout_ms, bool may_spin)
+/* False: the time is over; *ret_rc is not written then. */
+static bool wait_for(const struct wish *w, int timeout_ms, bool may_spin, int *ret_rc)
 {
-	int rc;
-	if (answered(w, &rc))
-		return rc;
+	if (answered(w, ret_rc))
+		return true;
 	if (timeout_ms == 0) {
 		/* Whoever is telling it at this moment holds the lock. */
 		pthread_mutex_lock(&w->op->lock);
-		bool there = answered(w, &rc);
+		bool there = answered(w, ret_rc);
 		pthread_mutex_unlock(&w->op->lock);
-		return there ? rc : OKV_E_TIMEOUT;
+		return there;
 	}
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
-	if (may_spin && w->op->engine->options.spin_us && spin(w, deadline, &rc))
-		return rc;
-	return sleep_until(w, deadline, &rc) ? rc : OKV_E_TIMEOUT;
+	if (may_spin && w->op->engine->options.spin_us && spin(w, deadline, ret_rc))
+		return true;
+	return sleep_until(w, deadline, ret_rc);
 }
 
 static int wait_layer_flag(struct okv_op *op, uint32_t layer, int timeout_ms, bool in_place)
@@ -274,7 +274,7 @@ static int wait_layer_flag(struct okv_op *op, uint32_t layer, int timeout_ms, bo
 	if (!possible || layer >= op->layer_count)
 		return OKV_E_INVAL;
 	const struct wish wish = {op, &(in_place ? op->done : op->enqueued)[layer], true};
-	return wait_for(&wish, timeout_ms, true);
+	return wait_for(&wish, timeout_ms, true, &rc) ? rc : OKV_E_TIMEOUT;
 }
 
 int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeout_ms)
@@ -303,7 +303,8 @@ int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result)
 int oki_op_sleep(struct okv_op *op, int timeout_ms)
 {
 	const struct wish wish = {op, &op->final, false};
-	return wait_for(&wish, timeout_ms, false);
+	int rc;
+	return wait_for(&wish, timeout_ms, false, &rc) ? rc : OKV_E_TIMEOUT;
 }
 
 int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result)
@@ -312,9 +313,10 @@ int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_res
 	if (rc)
 		return rc;
 	const struct wish wish = {op, &op->final, false};
-	rc = wait_for(&wish, timeout_ms, true);
+	if (!wait_for(&wish, timeout_ms, true, &rc))
+		return OKV_E_TIMEOUT;
 	/* The result is complete with final and never changes after. */
-	if (ret_result && atomic_load(&op->final))
+	if (ret_result)
 		*ret_result = op->result;
 	return rc;
 }

@@ -39,9 +39,9 @@ struct oki_transfer_source {
 	/* All copies stopped; rows of bytes were copied. status OKV_E_POISONED: nobody knows
 	 * whether they stopped. The last call, without settle: the transfer may be freed inside. */
 	void (*ended)(void *arg, int status, uint64_t bytes);
-	/* May be NULL. Before the worker sleeps while claim says "not yet", as often as it does:
-	 * nobody asks again by himself now. What claim waits for must kick from here on, and what
-	 * came before that was arranged is looked for, and kicked for, inside. */
+	/* May be NULL. G1: before the worker sleeps or blocks while claim says "not yet", as often
+	 * as it does: nobody asks again by himself now. What claim waits for must kick from here
+	 * on, and what came before that was arranged is looked for, and kicked for, inside. */
 	void (*rest)(void *arg);
 	/* May be NULL. After ended, again and again while the worker is awake anyway: is there
 	 * nothing left to look after? last: nobody comes back, whatever the answer. True, or last:

@@ -12,6 +12,27 @@
 /* How often marks are looked at on a device without callbacks, once spinning gave nothing. */
 #define POLL_NS 50000u
 
+/* What ended and still has an end to look after: it never keeps the worker from its sleep. */
+static void settle(struct oki_worker *w, bool last)
+{
+	for (struct oki_transfer **p = &w->settling; *p;) {
+		struct oki_transfer *t = *p, *next = t->next;
+		if (t->source->settle(t->arg, last) || last)
+			*p = next;
+		else
+			p = &t->next;
+	}
+}
+
+/* Nobody looks from here on: whatever is waited for must kick. */
+static void rest(struct oki_worker *w)
+{
+	settle(w, true);
+	for (struct oki_transfer *t = w->active; t; t = t->next)
+		if (t->phase == OKI_PHASE_CLAIM && t->source->rest)
+			t->source->rest(t->arg);
+}
+
 static void end_transfer(struct oki_worker *w, struct oki_transfer *t, int status)
 {
 	(void)w;
@@ -22,6 +43,7 @@ static void end_transfer(struct oki_worker *w, struct oki_transfer *t, int statu
 static void fail_transfer(struct oki_worker *w, struct oki_transfer *t, const struct okv_error *why)
 {
 	t->source->failing(t->arg, why);
+	rest(w);
 	struct okv_error err;
 	int rc = w->ops->drain(t->stream, &err);
 	end_transfer(w, t, rc == OKV_E_POISONED ? rc : why->status);
@@ -139,27 +161,6 @@ static bool round_trip(struct oki_worker *w, bool *ret_polling)
 		p = &t->next;
 	}
 	return moved;
-}
-
-/* What ended and still has an end to look after: it never keeps the worker from its sleep. */
-static void settle(struct oki_worker *w, bool last)
-{
-	for (struct oki_transfer **p = &w->settling; *p;) {
-		struct oki_transfer *t = *p, *next = t->next;
-		if (t->source->settle(t->arg, last) || last)
-			*p = next;
-		else
-			p = &t->next;
-	}
-}
-
-/* Nobody looks from here on: whatever is waited for must kick. */
-static void rest(struct oki_worker *w)
-{
-	settle(w, true);
-	for (struct oki_transfer *t = w->active; t; t = t->next)
-		if (t->phase == OKI_PHASE_CLAIM && t->source->rest)
-			t->source->rest(t->arg);
 }
 
 /* Take what was queued. Returns true when something was queued or kicked. */

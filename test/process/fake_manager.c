@@ -65,7 +65,7 @@ static void look_at_records(struct fake *f)
 	for (uint32_t i = 0; i < OKW_RECORDS && f->record; i++) {
 		struct okw_record *record = &f->channel.control->records[i];
 		uint64_t tag = oki_tag_load(record);
-		if (OKI_TAG_STATE(tag) == OKW_DRAINED) {
+		if (OKI_TAG_STATE(tag) == OKW_DRAINED && !f->never_reaps) {
 			record->status = record->engine_status;
 			oki_move(record, &tag, OKW_REAPED, OKI_MOVER_MANAGER);
 			fake_ring(f, i);

@@ -25,6 +25,7 @@ struct fake {
 	void (*welcome)(struct fake *f, uint32_t serial, struct okw_welcome *body, int fds[8]);
 	void (*reply)(struct fake *f, const struct oki_message *ask);
 	void (*record)(struct fake *f, uint32_t i, uint64_t tag);
+	bool never_reaps; /* that is left to the test */
 	int which;
 };
 

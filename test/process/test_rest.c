@@ -1,0 +1,205 @@
+/* A Manager that takes its time: nobody spins for it any more, and its answer is heard all the
+ * same. It rings only where nobody says that he looks by himself. */
+#include <check.h>
+#include <poll.h>
+#include <string.h>
+
+#include "grant/parts.h"
+#include "grant/state.h"
+#include "process/child.h"
+#include "process/fake_manager.h"
+#include "support/local.h"
+
+static const struct kv_shape shape = {.pages = 64};
+
+/* Short, long against what the engine does between two steps, none at all. */
+static const uint32_t spins_us[] = {1, 20000, 0};
+#define SPINS ((int)(sizeof(spins_us) / sizeof(spins_us[0])))
+
+static struct fake f;
+static struct okv_engine *engine;
+static struct okv_namespace *ns;
+static struct kv_rank rank;
+static _Atomic int64_t taken; /* the record in Preparing; -1: none */
+
+static void keep(struct fake *fake, uint32_t i, uint64_t tag)
+{
+	(void)fake, (void)tag;
+	atomic_store(&taken, i);
+}
+
+static void start(uint32_t spin_us)
+{
+	struct okv_engine_options o;
+	f = (struct fake){.record = keep, .never_reaps = true};
+	atomic_store(&taken, -1);
+	fake_start(&f);
+	okv_engine_options_init(&o);
+	o.socket_path = f.path;
+	o.connect_timeout_ms = 2000;
+	o.spin_us = spin_us;
+	kv_ok(okv_engine_open(&o, &engine, kv_err));
+	ns = kv_namespace(engine, &shape);
+	kv_rank_open(&rank, ns, &shape, 0);
+}
+
+static void stop(void)
+{
+	kv_rank_close(&rank);
+	okv_namespace_close(ns);
+	okv_engine_close(engine);
+	fake_end(&f);
+}
+
+/* Without a waiter: only the worker and the session thread can hear of its end. */
+static struct okw_record *begin(struct okv_op **ret_op)
+{
+	kv_ok(kv_publish_start(&rank, 1, 0, 1, (uint32_t[]){0}, OKV_OP_NOTIFY, ret_op, kv_err));
+	kv_until(atomic_load(&taken) >= 0);
+	return &f.channel.control->records[taken];
+}
+
+/* The worker said that it does not look any more. */
+static void until_rested(struct okw_record *r)
+{
+	kv_until(!(atomic_load(&r->engine_flags) & OKW_ENGINE_SPINNING));
+}
+
+/* Move it, and ring as the protocol says. */
+static void move(struct okw_record *r, uint32_t to)
+{
+	uint64_t tag = oki_tag_load(r);
+	ck_assert(oki_move(r, &tag, to, OKI_MOVER_MANAGER));
+	if (!(atomic_load(&r->engine_flags) & OKW_ENGINE_SPINNING))
+		fake_ring(&f, (uint32_t)taken);
+}
+
+static void until_state(struct okw_record *r, uint32_t state)
+{
+	kv_until(OKI_TAG_STATE(oki_tag_load(r)) == state);
+}
+
+static int completion(void)
+{
+	struct pollfd p = {.fd = okv_engine_fd(engine), .events = POLLIN};
+	struct okv_completion c;
+	uint32_t n;
+	ck_assert_int_eq(poll(&p, 1, 60000), 1);
+	ck_assert_int_eq(okv_engine_poll(engine, &c, 1, &n), 0);
+	ck_assert_uint_eq(n, 1);
+	return c.status;
+}
+
+/* Granted without a part, which the engine ends as a plan that does not hold. */
+static void grant_nothing(struct okw_record *r)
+{
+	r->reply_bytes = 0;
+	move(r, OKW_GRANTED);
+	until_state(r, OKW_DRAINED);
+	r->status = r->engine_status;
+}
+
+START_TEST(a_late_refusal_is_heard)
+{
+	struct okv_op *op;
+	start(spins_us[_i]);
+	struct okw_record *r = begin(&op);
+	until_rested(r);
+	r->status = OKV_E_NOSPACE;
+	move(r, OKW_DONE);
+	ck_assert_int_eq(completion(), OKV_E_NOSPACE);
+	until_state(r, OKW_FREE);
+	okv_op_release(op);
+	stop();
+}
+END_TEST
+
+START_TEST(a_late_grant_is_claimed_and_a_late_end_is_heard)
+{
+	struct okv_op *op;
+	start(spins_us[_i]);
+	struct okw_record *r = begin(&op);
+	until_rested(r);
+	grant_nothing(r);
+	until_rested(r);
+	move(r, OKW_REAPED);
+	ck_assert_int_eq(completion(), OKV_E_PLAN);
+	until_state(r, OKW_FREE);
+	okv_op_release(op);
+	stop();
+}
+END_TEST
+
+START_TEST(a_prompt_answer_is_heard_without_a_wait)
+{
+	struct okv_op *op;
+	start(spins_us[_i]);
+	for (int round = 0; round < 50; round++) {
+		struct okw_record *r = begin(&op);
+		grant_nothing(r);
+		move(r, OKW_REAPED);
+		ck_assert_int_eq(completion(), OKV_E_PLAN);
+		until_state(r, OKW_FREE);
+		okv_op_release(op);
+		atomic_store(&taken, -1);
+	}
+	stop();
+}
+END_TEST
+
+START_TEST(a_cancel_is_answered_while_everybody_rests)
+{
+	struct okv_op *op;
+	start(spins_us[_i]);
+	struct okw_record *r = begin(&op);
+	until_rested(r);
+	ck_assert_int_eq(okv_op_cancel(op), 0);
+	ck_assert_uint_ne(atomic_load(&r->engine_flags) & OKW_ENGINE_CANCEL, 0);
+	r->status = OKV_E_CANCELLED;
+	move(r, OKW_DONE);
+	ck_assert_int_eq(completion(), OKV_E_CANCELLED);
+	until_state(r, OKW_FREE);
+	okv_op_release(op);
+	stop();
+}
+END_TEST
+
+/* A Manager that never answers, nor takes an end, and claims that somebody looks. */
+START_TEST(a_silent_manager_keeps_nobody)
+{
+	struct okv_op *op;
+	struct okv_op_result res;
+	start(spins_us[_i]);
+	struct okw_record *r = begin(&op);
+	grant_nothing(r);
+	until_rested(r);
+	atomic_fetch_or(&r->engine_flags, OKW_ENGINE_SPINNING);
+	ck_assert_int_eq(okv_op_wait(op, 0, &res), OKV_E_TIMEOUT);
+	ck_assert_int_eq(okv_op_wait(op, 1, &res), OKV_E_TIMEOUT);
+	/* The copies ended, so nothing holds the binding. */
+	kv_rank_close(&rank);
+	okv_namespace_close(ns);
+	okv_engine_close(engine);
+	ck_assert_int_eq(okv_op_wait(op, -1, &res), OKV_E_PLAN);
+	okv_op_release(op);
+	fake_end(&f);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("rest");
+	TCase *t = tcase_create("rest");
+	tcase_set_timeout(t, 240);
+	tcase_add_loop_test(t, a_late_refusal_is_heard, 0, SPINS);
+	tcase_add_loop_test(t, a_late_grant_is_claimed_and_a_late_end_is_heard, 0, SPINS);
+	tcase_add_loop_test(t, a_prompt_answer_is_heard_without_a_wait, 0, SPINS);
+	tcase_add_loop_test(t, a_cancel_is_answered_while_everybody_rests, 0, SPINS);
+	tcase_add_loop_test(t, a_silent_manager_keeps_nobody, 0, SPINS);
+	suite_add_tcase(s, t);
+	SRunner *runner = srunner_create(s);
+	srunner_run_all(runner, CK_ENV);
+	int failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? 1 : 0;
+}
