@@ -130,7 +130,7 @@ void oki_transfer_fini(struct oki_worker *worker, struct oki_transfer *transfer)
 		mark_put(worker, &transfer->pieces.marks[i]);
 	mark_put(worker, &transfer->final_mark);
 	for (uint32_t i = 0; i < transfer->kept_count; i++)
-		oki_runs_give(&worker->scratch, &transfer->kept[i]);
+		oki_runs_fini(&transfer->kept[i]);
 	free(transfer->kept);
 	transfer->kept = NULL;
 	transfer->kept_count = 0;

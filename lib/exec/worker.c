@@ -35,7 +35,9 @@ static void rest(struct oki_worker *w)
 
 static void end_transfer(struct oki_worker *w, struct oki_transfer *t, int status)
 {
-	(void)w;
+	/* Here, as another thread may have what is left of the transfer once it ended. */
+	for (; t->kept_count && status != OKV_E_POISONED; t->kept_count--)
+		oki_runs_give(&w->scratch, &t->kept[t->kept_count - 1]);
 	t->source->ended(t->arg, status, t->bytes);
 }
 
