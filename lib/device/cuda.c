@@ -558,7 +558,38 @@ static int cuda_query(struct oki_mark *mark, struct okv_error *err)
 	return result == CUDA_ERROR_NOT_READY ? 0 : unknown_end(mark->device, result, err);
 }
 
-/* The other ones too: after a failure the stream may not wait for all they were given. */
+/* After a failure the stream may not wait for all that the other ones were given. */
+static int cuda_gather(struct oki_stream *stream, struct okv_error *err)
+{
+	const struct oki_cuda_api *api = stream->device->api;
+	CUstream others[] = {stream->side, stream->lanes[0], stream->lanes[1]};
+	CUevent events[] = {stream->side_done, stream->lane_done[0], stream->lane_done[1]};
+	struct oki_cuda_scope scope;
+	CUresult result = enter(stream->device, &scope);
+	if (result != CUDA_SUCCESS)
+		return unknown_end(stream->device, result, err);
+	for (uint32_t i = 0; i < COUNT(others) && result == CUDA_SUCCESS; i++) {
+		result = api->event_record(events[i], others[i]);
+		if (result == CUDA_SUCCESS)
+			result = api->stream_wait_event(stream->stream, events[i], 0);
+	}
+	oki_cuda_leave(&scope);
+	return result == CUDA_SUCCESS ? 0 : unknown_end(stream->device, result, err);
+}
+
+/* An error here is told to whoever copies next. */
+static bool cuda_is_idle(struct oki_stream *stream)
+{
+	struct oki_cuda_scope scope;
+	CUresult result = enter(stream->device, &scope);
+	if (result != CUDA_SUCCESS)
+		return true;
+	result = stream->device->api->stream_query(stream->stream);
+	oki_cuda_leave(&scope);
+	return result != CUDA_ERROR_NOT_READY;
+}
+
+/* All streams: as cuda_gather(). */
 static int cuda_drain(struct oki_stream *stream, struct okv_error *err)
 {
 	CUstream streams[] = {stream->stream, stream->side, stream->lanes[0], stream->lanes[1]};
@@ -596,5 +627,7 @@ const struct oki_device_ops oki_device_cuda = {
 	.mark_destroy = cuda_mark_destroy,
 	.record = cuda_record,
 	.query = cuda_query,
+	.gather = cuda_gather,
+	.is_idle = cuda_is_idle,
 	.drain = cuda_drain,
 };

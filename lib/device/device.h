@@ -128,6 +128,11 @@ struct oki_device_ops {
 	/* 1 all work before the record is complete, 0 not yet, negative: OKV_E_COPY (that work
 	 * failed but ended), OKV_E_POISONED (nobody knows whether it ended). */
 	int (*query)(struct oki_mark *mark, struct okv_error *err);
+	/* Marks recorded from now on follow everything that was queued, also after a copy that was
+	 * refused midway. Never blocks. */
+	int (*gather)(struct oki_stream *stream, struct okv_error *err);
+	/* Did everything queued end, fences included? On any thread. */
+	bool (*is_idle)(struct oki_stream *stream);
 	/* Block until everything queued in the stream ended; 0, OKV_E_COPY or OKV_E_POISONED. */
 	int (*drain)(struct oki_stream *stream, struct okv_error *err);
 };

@@ -144,7 +144,8 @@ void oki_op_let_go(struct okv_op *op)
 {
 	struct okv_binding *b = op->binding;
 	if (op->has_stream) {
-		oki_worker_stream_put(b->worker, op->transfer.stream);
+		/* Not claimed: nothing was copied, but the caller's streams may not be through. */
+		oki_worker_stream_put(b->worker, op->transfer.stream, op->phase == OKI_OP_ACTIVE);
 		op->has_stream = false;
 	}
 	/* Busy marks go before the owners: a released page may be in use again at once. */

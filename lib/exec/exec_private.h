@@ -19,12 +19,17 @@ enum oki_transfer_phase {
 	OKI_PHASE_CLAIM,
 	OKI_PHASE_PARTS,
 	OKI_PHASE_DRAIN,
+	OKI_PHASE_FAILED, /* what was accepted before the failure is being copied */
 };
 
 struct oki_stream_node {
 	struct oki_stream *stream;
+	bool fenced; /* it may still wait for streams of an operation that was never claimed */
 	struct oki_stream_node *next;
 };
+
+/* So many fenced streams are left alone at most, while others can be made. */
+#define OKI_FENCED_STREAMS 32u
 
 /* Marks kept for the next transfers: making one costs a small transfer a good part of its time. */
 #define OKI_SPARE_MARKS 32u

@@ -5,13 +5,34 @@
 
 #include "base/error.h"
 
+/* With stream_lock held: a stream that nobody's fences hold up, taken out of the pool. */
+static struct oki_stream_node *take_idle(struct oki_worker *worker)
+{
+	struct oki_stream_node **first = &worker->streams;
+	uint32_t fenced = 0;
+	for (struct oki_stream_node **p = first; *p; p = &(*p)->next) {
+		struct oki_stream_node *node = *p;
+		if (node->fenced && !worker->ops->is_idle(node->stream)) {
+			fenced++;
+			continue;
+		}
+		*p = node->next;
+		return node;
+	}
+	if (fenced < OKI_FENCED_STREAMS)
+		return NULL;
+	/* A new one for every operation would never end: this one waits for those fences too. */
+	struct oki_stream_node *node = *first;
+	*first = node->next;
+	return node;
+}
+
 int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_stream,
 			  struct okv_error *err)
 {
 	pthread_mutex_lock(&worker->stream_lock);
-	struct oki_stream_node *node = worker->streams;
+	struct oki_stream_node *node = take_idle(worker);
 	if (node) {
-		worker->streams = node->next;
 		*ret_stream = node->stream;
 		node->stream = NULL;
 		node->next = worker->spare;
@@ -36,13 +57,14 @@ int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_str
 	return 0;
 }
 
-void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream)
+void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream, bool drained)
 {
 	worker->ops->stream_recycle(stream);
 	pthread_mutex_lock(&worker->stream_lock);
 	struct oki_stream_node *node = worker->spare;
 	worker->spare = node->next;
 	node->stream = stream;
+	node->fenced = !drained;
 	node->next = worker->streams;
 	worker->streams = node;
 	pthread_mutex_unlock(&worker->stream_lock);

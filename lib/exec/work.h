@@ -93,6 +93,7 @@ struct oki_transfer {
 	/* the worker's */
 	struct oki_transfer *next;
 	uint32_t phase;
+	int failed;	   /* OKI_PHASE_FAILED: the status it ends with */
 	uint64_t sequence; /* place in the worker's order of arrival */
 	uint64_t bytes;
 	bool *recorded;		 /* per layer */

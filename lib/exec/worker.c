@@ -41,14 +41,43 @@ static void end_transfer(struct oki_worker *w, struct oki_transfer *t, int statu
 	t->source->ended(t->arg, status, t->bytes);
 }
 
-/* A copy or record failed: whatever was accepted must stop before anyone hears "ended". */
-static void fail_transfer(struct oki_worker *w, struct oki_transfer *t, const struct okv_error *why)
+/* ended: was told so; gone: may be freed already. */
+enum step { STEP_IDLE, STEP_MOVED, STEP_ENDED, STEP_GONE };
+
+/* The device does not even take a mark any more. */
+static enum step end_blocking(struct oki_worker *w, struct oki_transfer *t, int status)
 {
-	t->source->failing(t->arg, why);
-	rest(w);
 	struct okv_error err;
+	rest(w);
 	int rc = w->ops->drain(t->stream, &err);
-	end_transfer(w, t, rc == OKV_E_POISONED ? rc : why->status);
+	end_transfer(w, t, rc == OKV_E_POISONED ? rc : status);
+	return STEP_ENDED;
+}
+
+/* A copy or record failed: whatever was accepted must stop before anyone hears "ended", and may
+ * wait long for a stream of the caller's, so it is polled for like any end. */
+static enum step fail_transfer(struct oki_worker *w, struct oki_transfer *t,
+			       const struct okv_error *why)
+{
+	struct okv_error err;
+	t->source->failing(t->arg, why);
+	if (w->ops->gather(t->stream, &err) || w->ops->record(t->stream, t->final_mark, &err))
+		return end_blocking(w, t, why->status);
+	t->failed = why->status;
+	t->phase = OKI_PHASE_FAILED;
+	return STEP_MOVED;
+}
+
+static enum step step_failed(struct oki_worker *w, struct oki_transfer *t)
+{
+	struct okv_error err;
+	int rc = w->ops->query(t->final_mark, &err);
+	if (rc == 0)
+		return STEP_IDLE;
+	if (rc < 0)
+		return end_blocking(w, t, t->failed);
+	end_transfer(w, t, t->failed);
+	return STEP_ENDED;
 }
 
 /* 1: the last part is submitted; 0: not yet. */
@@ -76,9 +105,6 @@ static int step_parts(struct oki_worker *w, struct oki_transfer *t, bool *ret_mo
 	}
 }
 
-/* ended: was told so; gone: may be freed already. */
-enum step { STEP_IDLE, STEP_MOVED, STEP_ENDED, STEP_GONE };
-
 static enum step step_drain(struct oki_worker *w, struct oki_transfer *t)
 {
 	bool told = w->ops->has_callbacks && oki_layers_report(w, t, false);
@@ -87,8 +113,8 @@ static enum step step_drain(struct oki_worker *w, struct oki_transfer *t)
 	if (rc == 0)
 		return told ? STEP_MOVED : STEP_IDLE;
 	if (rc < 0) {
-		fail_transfer(w, t, &err);
-		return STEP_ENDED;
+		t->source->failing(t->arg, &err);
+		return end_blocking(w, t, err.status);
 	}
 	oki_layers_report(w, t, true);
 	end_transfer(w, t, 0);
@@ -121,19 +147,15 @@ static enum step step(struct oki_worker *w, struct oki_transfer *t)
 				moved = STEP_MOVED;
 			return moved;
 		}
-		if (rc < 0) {
-			fail_transfer(w, t, &err);
-			return STEP_ENDED;
-		}
+		if (rc < 0)
+			return fail_transfer(w, t, &err);
 		goto submitted;
 	}
-	return step_drain(w, t);
+	return t->phase == OKI_PHASE_FAILED ? step_failed(w, t) : step_drain(w, t);
 
 submitted:
-	if (oki_submit_end(w, t, &err)) {
-		fail_transfer(w, t, &err);
-		return STEP_ENDED;
-	}
+	if (oki_submit_end(w, t, &err))
+		return fail_transfer(w, t, &err);
 	t->source->enqueued(t->arg);
 	t->phase = OKI_PHASE_DRAIN;
 	return step_drain(w, t) == STEP_ENDED ? STEP_ENDED : STEP_MOVED;

@@ -32,7 +32,9 @@ const struct oki_device_ops *oki_worker_ops(struct oki_worker *worker);
 /* A stream of its own for one transfer, from a pool that grows. */
 int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_stream,
 			  struct okv_error *err);
-void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream);
+/* drained: everything queued ended. Otherwise the stream was given fences alone, and is used again
+ * once these are over. */
+void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream, bool drained);
 
 /*
  * Prepare what a transfer needs so that running it cannot fail for lack of memory. On failure

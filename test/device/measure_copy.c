@@ -256,7 +256,7 @@ static double job_wait(struct job *j, struct oki_worker *w)
 {
 	while (!atomic_load(&j->ended))
 		oki_relax();
-	oki_worker_stream_put(w, j->t.stream);
+	oki_worker_stream_put(w, j->t.stream, true);
 	return (double)(j->ended - j->started);
 }
 
