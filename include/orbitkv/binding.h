@@ -174,11 +174,12 @@ OKV_EXPORT void okv_binding_unregister(struct okv_binding *binding);
 /**
  * Refuse new operations (OKV_E_CLOSED) and wait until started ones drained: after 0 no copy
  * touches the pages until okv_binding_resume(). timeout_ms < 0 waits without limit; after
- * OKV_E_TIMEOUT the binding still refuses and may still be copying.
+ * OKV_E_TIMEOUT the binding still refuses and may still be copying. The results of those operations
+ * may be told a moment after it returned: okv_op_wait().
  *
- * Between the two the tensors may be unmapped. The binding knows addresses, not what is mapped
- * there: it goes on refusing whatever is mapped meanwhile, and only the caller can tell that it is
- * the tensors again.
+ * Until it is resumed the tensors may be unmapped. The binding knows addresses, not what is mapped
+ * there: it refuses until then whatever was mapped meanwhile, for only the caller can tell that it
+ * is the tensors again.
  */
 OKV_EXPORT int okv_binding_quiesce(struct okv_binding *binding, int timeout_ms);
 /**

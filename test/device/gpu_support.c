@@ -30,27 +30,36 @@ static const char *load_driver(void)
 	return NULL;
 }
 
-int gpu_find(void)
+int gpu_find_at(int index)
 {
 	int count = 0;
 	/* A kernel loaded at its first launch may wait for kernels that run. */
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 	cudaError_t rc = cudaGetDeviceCount(&count);
-	if (rc != cudaSuccess || count == 0) {
-		printf("skipped: no GPU: %s\n", rc ? cudaGetErrorString(rc) : "none is visible");
+	if (rc != cudaSuccess || count <= index) {
+		printf("skipped: no GPU %d: ", index);
+		if (rc != cudaSuccess)
+			puts(cudaGetErrorString(rc));
+		else
+			printf("%d visible\n", count);
 		return GPU_SKIPPED;
 	}
 	const char *why = load_driver();
 	if (!why) {
-		rc = cudaSetDevice(0);
+		rc = cudaSetDevice(index);
 		if (rc == cudaSuccess)
 			rc = cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
 		why = rc == cudaSuccess ? NULL : cudaGetErrorString(rc);
 	}
 	if (!why)
 		return 0;
-	printf("GPU 0 cannot be used: %s\n", why);
+	printf("GPU %d cannot be used: %s\n", index, why);
 	return EXIT_FAILURE;
+}
+
+int gpu_find(void)
+{
+	return gpu_find_at(0);
 }
 
 int gpu_run(Suite *suite)
@@ -126,6 +135,7 @@ int gpu_kv_register(struct gpu_kv *k, struct okv_namespace *ns, struct okv_error
 	struct okv_binding_options o;
 	okv_binding_options_init(&o);
 	o.device = OKV_DEVICE_CUDA;
+	o.device_index = k->index;
 	o.layer_count = k->image.layer_count;
 	o.layers = k->layers;
 	k->image.ns = ns;

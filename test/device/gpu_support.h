@@ -29,6 +29,7 @@
 	CALL(cuCtxSetCurrent)               \
 	CALL(cuCtxCreate)                   \
 	CALL(cuCtxDestroy)                  \
+	CALL(cuDevicePrimaryCtxGetState)    \
 	CALL(cuStreamCreate)                \
 	CALL(cuStreamDestroy)               \
 	CALL(cuEventCreate)                 \
@@ -51,6 +52,8 @@ extern struct gpu_driver gpu_cu;
 
 /* 0 when GPU 0 can be used; else what main() returns, with the reason printed. */
 int gpu_find(void);
+/* The same of another one, which becomes the current device; no lower one is touched. */
+int gpu_find_at(int index);
 /* Run the suite in this process (CUDA does not survive fork) and free it; main()'s result. */
 int gpu_run(Suite *suite);
 /* Work is still queued there. The runtime keeps "not ready" as its last error: that is cleared. */
@@ -66,6 +69,7 @@ struct gpu_kv {
 	struct okv_layer *layers; /* on the GPU */
 	uint8_t *memory;	  /* of the GPU, laid out as image.memory */
 	void *allocation;	  /* what cudaFree() gets, or NULL */
+	int32_t index;		  /* GPU to register with: 0 unless changed after placing */
 };
 
 void gpu_kv_place(struct gpu_kv *k, const struct okv_group_schema *groups, uint32_t group_count,
