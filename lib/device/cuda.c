@@ -215,81 +215,13 @@ static void cuda_identify(struct oki_device *device, uint8_t ret_id[16], int32_t
 	*ret_node = node;
 }
 
-/* Where the GPU sees what the CPU sees at base; the same place on most systems. */
-static CUresult find_shift(struct oki_device *device, void *base, uint64_t *ret_shift)
-{
-	struct oki_cuda_scope scope;
-	CUdeviceptr at = 0;
-	CUresult result = enter(device, &scope);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = device->api->host_device_pointer(&at, base, 0);
-	oki_cuda_leave(&scope);
-	*ret_shift = at - (uint64_t)(uintptr_t)base;
-	return result;
-}
-
-/* It may have been pinned before, by a device with another limit: pieces are as they are. */
-static uint64_t piece_at(const uint8_t *at, uint64_t bytes)
-{
-	struct oki_cuda_span span;
-	oki_cuda_span(at, &span);
-	uint64_t piece = span.to - (uintptr_t)at;
-	return piece < bytes ? piece : bytes;
-}
-
-static uint32_t count_pieces(const uint8_t *base, uint64_t bytes)
-{
-	uint32_t count = 0;
-	for (uint64_t at = 0; at < bytes; at += piece_at(base + at, bytes - at))
-		count++;
-	return count;
-}
-
-static void look_for_pieces(struct oki_device *device)
-{
-	device->in_pieces = false;
-	for (uint32_t i = 0; i < device->reach_count; i++)
-		device->in_pieces |= device->reach[i].pieces > 1;
-}
-
-/* It is pinned. */
-static int add_reach(struct oki_device *device, uint8_t *base, uint64_t bytes,
-		     struct okv_error *err)
-{
-	uint32_t pieces = count_pieces(base, bytes);
-	struct oki_cuda_reach *reach =
-		realloc(device->reach, (device->reach_count + pieces) * sizeof(*reach));
-	if (!reach)
-		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_IMPORT, "no memory to pin an arena");
-	device->reach = reach;
-	reach += device->reach_count;
-	uint64_t at = 0;
-	for (uint32_t i = 0; i < pieces; i++) {
-		reach[i] = (struct oki_cuda_reach){
-			.base = base + at,
-			.bytes = piece_at(base + at, bytes - at),
-			.pieces = i == 0 ? pieces : 0,
-		};
-		CUresult result = find_shift(device, base + at, &reach[i].shift);
-		if (result != CUDA_SUCCESS)
-			return oki_cuda_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_IMPORT, device->api,
-					     result, "GPU %d does not see memory pinned at %p",
-					     device->index, (void *)(base + at));
-		at += reach[i].bytes;
-	}
-	device->reach_count += pieces;
-	look_for_pieces(device);
-	return 0;
-}
-
 static int cuda_pin(struct oki_device *device, void *base, uint64_t bytes, bool read_only,
 		    struct okv_error *err)
 {
 	int rc = oki_cuda_pin(device, base, bytes, read_only, err);
 	if (rc < 0)
 		return rc;
-	rc = add_reach(device, base, bytes, err);
+	rc = oki_cuda_reach_add(device, base, bytes, err);
 	if (rc < 0)
 		oki_cuda_unpin(base);
 	return rc;
@@ -297,16 +229,7 @@ static int cuda_pin(struct oki_device *device, void *base, uint64_t bytes, bool 
 
 static void cuda_unpin(struct oki_device *device, void *base)
 {
-	struct oki_cuda_reach *reach = device->reach;
-	uint32_t i = 0;
-	while (i < device->reach_count && !(reach[i].base == base && reach[i].pieces))
-		i++;
-	if (i < device->reach_count) {
-		uint32_t pieces = reach[i].pieces;
-		device->reach_count -= pieces;
-		memmove(&reach[i], &reach[i + pieces], (device->reach_count - i) * sizeof(*reach));
-		look_for_pieces(device);
-	}
+	oki_cuda_reach_remove(device, base);
 	oki_cuda_unpin(base);
 }
 

@@ -140,6 +140,10 @@ struct oki_cuda_span {
 };
 /* The widest one around host. One operation of a copy engine must not leave it. */
 void oki_cuda_span(const void *host, struct oki_cuda_span *ret_span);
+/* Pinned memory into the device's reach, an entry for each piece, and out of it. */
+int oki_cuda_reach_add(struct oki_device *device, uint8_t *base, uint64_t bytes,
+		       struct okv_error *err);
+void oki_cuda_reach_remove(struct oki_device *device, const void *base);
 /* Do these bytes of an arena lie in more than one registration? Then one shift of the device's
  * reach does not hold for them. */
 bool oki_cuda_straddles(const struct oki_device *device, const uint8_t *host, uint64_t bytes);

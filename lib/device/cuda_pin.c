@@ -248,6 +248,89 @@ void oki_cuda_span(const void *host, struct oki_cuda_span *ret_span)
 	*ret_span = span;
 }
 
+/* ---- what one device has of it ---- */
+
+/* Where the GPU sees what the CPU sees at base; the same place on most systems. */
+static CUresult find_shift(struct oki_device *device, void *base, uint64_t *ret_shift)
+{
+	struct oki_cuda_scope scope;
+	CUdeviceptr at = 0;
+	CUresult result = oki_cuda_enter(device->api, device->context, &scope);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device->api->host_device_pointer(&at, base, 0);
+	oki_cuda_leave(&scope);
+	*ret_shift = at - (uint64_t)(uintptr_t)base;
+	return result;
+}
+
+/* It may have been pinned before, by a device with another limit: pieces are as they are. */
+static uint64_t piece_at(const uint8_t *at, uint64_t bytes)
+{
+	struct oki_cuda_span span;
+	oki_cuda_span(at, &span);
+	uint64_t piece = span.to - (uintptr_t)at;
+	return piece < bytes ? piece : bytes;
+}
+
+static uint32_t count_pieces(const uint8_t *base, uint64_t bytes)
+{
+	uint32_t count = 0;
+	for (uint64_t at = 0; at < bytes; at += piece_at(base + at, bytes - at))
+		count++;
+	return count;
+}
+
+static void look_for_pieces(struct oki_device *device)
+{
+	device->in_pieces = false;
+	for (uint32_t i = 0; i < device->reach_count; i++)
+		device->in_pieces |= device->reach[i].pieces > 1;
+}
+
+int oki_cuda_reach_add(struct oki_device *device, uint8_t *base, uint64_t bytes,
+		       struct okv_error *err)
+{
+	uint32_t pieces = count_pieces(base, bytes);
+	struct oki_cuda_reach *reach =
+		realloc(device->reach, (device->reach_count + pieces) * sizeof(*reach));
+	if (!reach)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_IMPORT, "no memory to pin an arena");
+	device->reach = reach;
+	reach += device->reach_count;
+	uint64_t at = 0;
+	for (uint32_t i = 0; i < pieces; i++) {
+		reach[i] = (struct oki_cuda_reach){
+			.base = base + at,
+			.bytes = piece_at(base + at, bytes - at),
+			.pieces = i == 0 ? pieces : 0,
+		};
+		CUresult result = find_shift(device, base + at, &reach[i].shift);
+		if (result != CUDA_SUCCESS)
+			return oki_cuda_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_IMPORT, device->api,
+					     result, "GPU %d does not see memory pinned at %p",
+					     device->index, (void *)(base + at));
+		at += reach[i].bytes;
+	}
+	device->reach_count += pieces;
+	look_for_pieces(device);
+	return 0;
+}
+
+void oki_cuda_reach_remove(struct oki_device *device, const void *base)
+{
+	struct oki_cuda_reach *reach = device->reach;
+	uint32_t i = 0;
+	while (i < device->reach_count && !(reach[i].base == base && reach[i].pieces))
+		i++;
+	if (i == device->reach_count)
+		return;
+	uint32_t pieces = reach[i].pieces;
+	device->reach_count -= pieces;
+	memmove(&reach[i], &reach[i + pieces], (device->reach_count - i) * sizeof(*reach));
+	look_for_pieces(device);
+}
+
 bool oki_cuda_straddles(const struct oki_device *device, const uint8_t *host, uint64_t bytes)
 {
 	struct oki_cuda_span span;

@@ -22,6 +22,7 @@ static struct {
 	uint32_t calls;	 /* of host_register */
 	uint32_t refuse; /* this call, counted from 1; 0: none */
 	CUresult why;
+	void *unseen;
 	int contexts; /* retained and pushed */
 	int copies;   /* entries of batches among them */
 	int two;
@@ -81,6 +82,19 @@ static CUresult fake_pop(CUcontext *ret_context)
 static CUresult fake_mode(CUstreamCaptureMode *mode)
 {
 	(void)mode;
+	return CUDA_SUCCESS;
+}
+
+/* The GPU sees every piece somewhere else; the one at driver.unseen not at all. */
+static CUresult fake_device_pointer(CUdeviceptr *ret_at, void *host, unsigned flags)
+{
+	(void)flags;
+	uint32_t i = 0;
+	while (i < driver.count && driver.pieces[i].at != host)
+		i++;
+	if (i == driver.count || host == driver.unseen)
+		return CUDA_ERROR_INVALID_VALUE;
+	*ret_at = (CUdeviceptr)(uintptr_t)host + 4096 * (i + 1);
 	return CUDA_SUCCESS;
 }
 
@@ -163,6 +177,7 @@ static void setup(void)
 	api = (struct oki_cuda_api){
 		.host_register = fake_register,
 		.host_unregister = fake_unregister,
+		.host_device_pointer = fake_device_pointer,
 		.primary_retain = fake_retain,
 		.primary_release = fake_release,
 		.context_push = fake_push,
@@ -295,17 +310,59 @@ START_TEST(spans_end_where_registrations_do)
 	oki_cuda_span(memory, &span);
 	ck_assert(span.from == 0 && span.to == base);
 
-	ck_assert(!oki_cuda_straddles(&device, arena + 299, 2));
-	device.in_pieces = true;
+	ck_assert(!oki_cuda_straddles(&device, arena + 299, 2)); /* not this device's */
+	ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1000, NULL), 0);
 	ck_assert(oki_cuda_straddles(&device, arena + 299, 2));
 	ck_assert(!oki_cuda_straddles(&device, arena + 299, 1));
 	ck_assert(!oki_cuda_straddles(&device, arena + 300, 300));
 	ck_assert(oki_cuda_straddles(&device, arena + 300, 301));
 	ck_assert(!oki_cuda_straddles(&device, arena + 900, 100));
 	ck_assert(!oki_cuda_straddles(&device, arena + 2000, 1000));
+	oki_cuda_reach_remove(&device, arena);
+	free(device.reach);
 	oki_cuda_unpin(arena);
 	oki_cuda_unpin(arena + 2000);
 	free(memory);
+}
+END_TEST
+
+/* A device has an entry for each piece, each with its own shift, or none. */
+START_TEST(every_piece_has_its_own_shift)
+{
+	uint8_t *arena = malloc(1000), *other = malloc(100);
+	struct okv_error err = {0};
+	pin(arena, 1000, 300);
+	pin(other, 100, 100);
+	driver.unseen = arena + 600;
+	ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1000, &err), OKV_E_UNSUPPORTED);
+	ck_assert_uint_eq(device.reach_count, 0);
+	driver.unseen = NULL;
+	/* Twice, as two bindings of one device would. */
+	for (int n = 0; n < 2; n++)
+		ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1000, &err), 0);
+	ck_assert_int_eq(oki_cuda_reach_add(&device, other, 100, &err), 0);
+	ck_assert_uint_eq(device.reach_count, 9);
+	for (uint32_t i = 0; i < 8; i++) {
+		ck_assert_ptr_eq(device.reach[i].base, arena + i % 4 * 300ull);
+		ck_assert_uint_eq(device.reach[i].bytes, i % 4 < 3 ? 300 : 100);
+		ck_assert_uint_eq(device.reach[i].shift, 4096 * (i % 4 + 1));
+	}
+	ck_assert(device.in_pieces);
+	oki_cuda_reach_remove(&device, arena);
+	ck_assert_uint_eq(device.reach_count, 5);
+	ck_assert(device.in_pieces);
+	oki_cuda_reach_remove(&device, arena);
+	ck_assert_uint_eq(device.reach_count, 1);
+	ck_assert_ptr_eq(device.reach[0].base, other);
+	ck_assert(!device.in_pieces);
+	oki_cuda_reach_remove(&device, arena);
+	oki_cuda_reach_remove(&device, other);
+	ck_assert_uint_eq(device.reach_count, 0);
+	free(device.reach);
+	oki_cuda_unpin(arena);
+	oki_cuda_unpin(other);
+	free(arena);
+	free(other);
 }
 END_TEST
 
@@ -460,6 +517,7 @@ int main(void)
 	tcase_add_test(tc, an_arena_goes_in_pieces);
 	tcase_add_loop_test(tc, a_refused_piece_takes_the_others_back, 0, 5);
 	tcase_add_test(tc, spans_end_where_registrations_do);
+	tcase_add_test(tc, every_piece_has_its_own_shift);
 	tcase_add_test(tc, the_limit_is_a_multiple_of_2_mib);
 	tcase_add_loop_test(tc, bytes_as_a_plain_loop_from_pieces, 0, 4);
 	tcase_add_loop_test(tc, a_rectangle_is_cut_by_rows, 0, 4);
