@@ -65,6 +65,33 @@ START_TEST(restore_waits_for_the_null_stream)
 }
 END_TEST
 
+/* A refused operation had its fences placed already: whoever comes next does not wait for them. */
+START_TEST(a_refused_operation_leaves_no_fence)
+{
+	struct okv_lease *spent = case_stored(112);
+	const struct gpu_with fenced = {.streams = &cs.a, .stream_count = 1};
+	struct okv_op *op;
+	for (int share = 0; share < 4; share++) {
+		kv_ok(gpu_restore_start(&cs.kv, spent, &cs.target, 1, NULL, &op, kv_err));
+		ck_assert_int_eq(gpu_finish(op, NULL), 0);
+	}
+	struct okv_lease *lease = case_stored(113);
+	struct gpu_gate *gate = gpu_gate_close(cs.a);
+	kv_ok(gpu_restore_start(&cs.kv, spent, &cs.target, 1, &fenced, &op, kv_err));
+	ck_assert_int_eq(gpu_finish(op, NULL), OKV_E_SPENT);
+	for (int share = 0; share < 4; share++) {
+		kv_ok(gpu_restore_start(&cs.kv, lease, &cs.target, 1, NULL, &op, kv_err));
+		ck_assert_int_eq(gpu_finish(op, NULL), 0);
+	}
+	gpu_kv_image(&cs.kv, CASE_POISON, cs.seq, &cs.target, 1);
+	ck_assert_uint_eq(gpu_kv_differs(&cs.kv), 0);
+	gpu_stream_busy(cs.a);
+	gpu_gate_open(gate);
+	okv_lease_release(spent);
+	okv_lease_release(lease);
+}
+END_TEST
+
 /* ---- what may be published ---- */
 
 /* A publish of other pages ends while op waits for its stream. */
@@ -196,6 +223,7 @@ END_TEST
 static void add_tests(TCase *t)
 {
 	tcase_add_loop_test(t, s10_a_reader_on_the_ready_stream_sees_no_change, 0, 2);
+	tcase_add_test(t, a_refused_operation_leaves_no_fence);
 	tcase_add_loop_test(t, restore_waits_for_the_null_stream, 0, 3);
 	tcase_add_loop_test(t, s9_stored_bytes_are_the_writers_last, 0, 2);
 	tcase_add_test(t, s9_a_kernel_of_5_ms_and_publish_at_once);
