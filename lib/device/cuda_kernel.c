@@ -56,7 +56,7 @@ uint64_t oki_cuda_table_rows(const struct oki_run *runs, uint32_t run_count)
 	return rows;
 }
 
-/* A run lies in one arena, and neighbours mostly in the same. */
+/* A run lies in one arena, and neighbours mostly in the same; a block in one piece of it. */
 static const struct oki_cuda_reach *reach_of(const struct oki_device *device, const uint8_t *host,
 					     const struct oki_cuda_reach *last)
 {
@@ -77,16 +77,19 @@ void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *
 	const struct oki_cuda_reach *reach = NULL;
 	for (uint32_t i = 0; i < run_count; i++) {
 		const struct oki_run *run = &runs[i];
-		reach = reach_of(device, run->host, reach);
-		uint64_t host = (uint64_t)(uintptr_t)run->host + reach->shift;
-		for (uint32_t o = 0; o < run->blocks; o++)
+		for (uint32_t o = 0; o < run->blocks; o++) {
+			const uint8_t *block = run->host + o * run->host_pitch;
+			if (o == 0 || device->in_pieces)
+				reach = reach_of(device, block, reach);
+			uint64_t host = (uint64_t)(uintptr_t)block + reach->shift;
 			for (uint32_t j = 0; j < run->inner; j++)
 				*ret_rows++ = (struct oki_gather_row){
-					.host = host + o * run->host_pitch,
+					.host = host,
 					.page = run->page + o * run->page_pitch +
 						j * run->inner_step,
 					.inner = run->inner_first + j,
 				};
+		}
 	}
 }
 

@@ -212,6 +212,32 @@ static int by_way(const struct job *j, struct oki_cuda_plan *plan, uint32_t map_
 	return follow_next(j, long_runs, long_count);
 }
 
+/* Does a fragment lie in two pieces of an arena? The GPU may see these at unrelated places. */
+static bool straddles(const struct job *j, uint32_t map_count)
+{
+	uint64_t first = UINT64_MAX, end = 0, pages = 0;
+	if (!j->stream->device->in_pieces)
+		return false;
+	for (uint32_t r = 0; r < j->run_count; r++) {
+		uint64_t last = (uint64_t)j->runs[r].inner_first + j->runs[r].inner;
+		pages = last > pages ? last : pages;
+	}
+	for (uint32_t i = 0; i < map_count; i++)
+		for (uint32_t s = 0; s < j->maps[i]->segment_count; s++) {
+			const struct oki_segment_map *seg = &j->maps[i]->segments[s];
+			first = seg->block_offset < first ? seg->block_offset : first;
+			uint64_t to = seg->block_offset + pages * seg->bytes;
+			end = to > end ? to : end;
+		}
+	for (uint32_t r = 0; r < j->run_count; r++)
+		for (uint32_t o = 0; o < j->runs[r].blocks; o++)
+			if (oki_cuda_straddles(j->stream->device,
+					       j->runs[r].host + o * j->runs[r].host_pitch + first,
+					       end - first))
+				return true;
+	return false;
+}
+
 int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
 		       const struct oki_layer_map *const *maps, CUevent const *events,
 		       uint32_t map_count, const struct oki_run *runs, uint32_t run_count,
@@ -235,5 +261,7 @@ int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
 	if (has_events(&j, 0, map_count))
 		together = stretch_end(&j, 0, map_count, 2);
 	stream->way = oki_cuda_plan_choose(stream, direction, plan, maps, map_count, together);
+	if (!stream->pending.count && straddles(&j, map_count))
+		stream->way = OKI_CUDA_WAY_DMA;
 	return by_way(&j, plan, map_count);
 }

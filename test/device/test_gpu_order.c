@@ -78,7 +78,7 @@ START_TEST(a_refused_operation_leaves_no_fence)
 	struct okv_lease *lease = case_stored(113);
 	struct gpu_gate *gate = gpu_gate_close(cs.a);
 	kv_ok(gpu_restore_start(&cs.kv, spent, &cs.target, 1, &fenced, &op, kv_err));
-	ck_assert_int_eq(gpu_finish(op, NULL), OKV_E_SPENT);
+	ck_assert_int_eq(gpu_finish(op, NULL), OKV_E_NOENT);
 	for (int share = 0; share < 4; share++) {
 		kv_ok(gpu_restore_start(&cs.kv, lease, &cs.target, 1, NULL, &op, kv_err));
 		ck_assert_int_eq(gpu_finish(op, NULL), 0);

@@ -508,6 +508,73 @@ START_TEST(a_row_is_an_entry_for_each_piece)
 }
 END_TEST
 
+/* ---- the kernel ---- */
+
+static const uint8_t *kernel_arena;
+static int launches;
+
+/* Where the GPU sees a block depends on its own piece, not on that of its run's first block. */
+static CUresult look_at_rows(CUfunction function, unsigned gx, unsigned gy, unsigned gz,
+			     unsigned bx, unsigned by, unsigned bz, unsigned shared,
+			     CUstream stream, void **parameters, void **extra)
+{
+	(void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
+	(void)shared, (void)stream, (void)extra;
+	const struct oki_gather *g = parameters[0];
+	launches++;
+	ck_assert_uint_eq(g->row_count, 9);
+	for (uint32_t i = 0; i < 9; i++)
+		ck_assert_uint_eq(g->few[i].host,
+				  (uint64_t)(uintptr_t)kernel_arena + i * 100 + 4096 * (i / 3 + 1));
+	return CUDA_SUCCESS;
+}
+
+static CUresult record_nothing(CUevent event, CUstream stream)
+{
+	(void)event, (void)stream;
+	return CUDA_SUCCESS;
+}
+
+/* Blocks of 100 bytes in pieces of 300: the kernel takes them. Of 120: one lies in two pieces, and
+ * copy engines, which can cut it, take them all. */
+START_TEST(the_kernel_reads_no_block_of_two_pieces)
+{
+	uint8_t *arena = malloc(1100), *pages = malloc(9 * 120);
+	const uint64_t bytes = _i ? 120 : 100;
+	struct oki_stream stream = {.device = &device};
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = bytes,
+				    .segment_count = 1,
+				    .page_count = 9,
+				    .segments = {{.bytes = bytes}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run run = {
+		.host = arena, .host_pitch = bytes, .blocks = 9, .page_pitch = 1, .inner = 1};
+	struct okv_error err = {0};
+	kernel_arena = arena;
+	launches = 0;
+	api.launch = look_at_rows;
+	api.event_record = record_nothing;
+	device.path = OKV_COPY_KERNEL;
+	device.sms = 1;
+	device.rates[0] = oki_cuda_default_rates;
+	pin(arena, 1100, 300);
+	ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1100, &err), 0);
+	uint64_t seed = 3;
+	case_noise(&seed, arena, 1100);
+	ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, maps, NULL, 1, &run, 1, &err),
+			 1);
+	ck_assert_int_eq(launches, !_i);
+	ck_assert(!_i || memcmp(pages, arena, 9 * bytes) == 0);
+	oki_cuda_plans_forget(&stream);
+	oki_cuda_reach_remove(&device, arena);
+	free(device.reach);
+	oki_cuda_unpin(arena);
+	free(arena);
+	free(pages);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cuda pieces");
@@ -522,6 +589,7 @@ int main(void)
 	tcase_add_loop_test(tc, bytes_as_a_plain_loop_from_pieces, 0, 4);
 	tcase_add_loop_test(tc, a_rectangle_is_cut_by_rows, 0, 4);
 	tcase_add_loop_test(tc, a_row_is_an_entry_for_each_piece, 0, 2);
+	tcase_add_loop_test(tc, the_kernel_reads_no_block_of_two_pieces, 0, 2);
 	suite_add_tcase(suite, tc);
 	SRunner *runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);
