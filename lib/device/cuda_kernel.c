@@ -185,8 +185,10 @@ void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction
 	g->column_count = 0;
 	ret_launch->end = first;
 	while (ret_launch->end < map_count &&
-	       add_columns(g, maps[ret_launch->end], table->joinable))
-		ret_launch->columns[ret_launch->end++ - first] = g->column_count;
+	       add_columns(g, maps[ret_launch->end], table->joinable)) {
+		ret_launch->columns[ret_launch->end - first] = g->column_count;
+		ret_launch->end++;
+	}
 	cut(ret_launch, sms);
 	set_early(ret_launch);
 }
@@ -240,11 +242,12 @@ static uint32_t set_signals(const struct oki_stream *stream, struct oki_cuda_lau
 			continue;
 		uint32_t counter = 1 + (stream->next_counter + count) % (OKI_CUDA_COUNTERS - 1);
 		launch->gather.columns[launch->columns[i - first] - 1].signal = counter;
-		ret_signals[count++] = (struct oki_cuda_signal){
+		ret_signals[count] = (struct oki_cuda_signal){
 			.end = i + 1,
 			.counter = counter,
 			.count = stream->counts[counter] + group_count(launch),
 		};
+		count++;
 	}
 	return count;
 }

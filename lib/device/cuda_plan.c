@@ -104,6 +104,9 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 	plan->runs = runs;
 	plan->run_count = run_count;
 	plan->rows = oki_cuda_table_rows(runs, run_count);
+	/* Another part of the operation: what was queued before may be of the same layers, so its
+	 * first kernel follows all of that. */
+	stream->kernels = 0;
 	plan->next = stream->plans;
 	stream->plans = plan;
 	return plan;

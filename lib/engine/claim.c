@@ -25,6 +25,7 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 	if (!sealed_later || lost)
 		oki_op_finish(op);
 	pthread_mutex_unlock(&op->lock);
+	oki_op_gone(op);
 }
 
 /* The worker looks at it no more. */

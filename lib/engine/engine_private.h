@@ -246,8 +246,11 @@ void oki_op_finish(struct okv_op *op);
 int oki_op_sleep(struct okv_op *op, int timeout_ms);
 /* Set the flag of one layer, or (layer_count) of all, and wake who waits for it. */
 void oki_op_flag(struct okv_op *op, _Atomic bool *flags, uint32_t layer);
-/* The operation touches no page any more: busy marks, owners, stream, admission counts. */
+/* The operation touches no page any more: busy marks, owners, stream. */
 void oki_op_let_go(struct okv_op *op);
+/* And after its result, or what is known of it, is there: it does not count as running any more, so
+ * that who drains a binding finds results. */
+void oki_op_gone(struct okv_op *op);
 /* Not claimed yet? Then it never will be, and ends with status. */
 void oki_op_abandon(struct okv_op *op, int status, const char *text);
 

@@ -157,6 +157,11 @@ void oki_op_let_go(struct okv_op *op)
 	release_owner(&op->owner);
 	op->owner = (struct okv_owner){0};
 	atomic_fetch_sub(&op->engine->counters.ops_running, 1);
+}
+
+void oki_op_gone(struct okv_op *op)
+{
+	struct okv_binding *b = op->binding;
 	pthread_mutex_lock(&b->lock);
 	if (--b->running == 0)
 		pthread_cond_broadcast(&b->drained);

@@ -81,7 +81,7 @@ static void retain(const struct okv_owner *owner)
 		owner->retain(owner->object);
 }
 
-/* From here on oki_op_let_go() undoes it. */
+/* From here on oki_op_let_go() and oki_op_gone() undo it. */
 static int admit(struct okv_op *op, struct okv_error *err)
 {
 	struct okv_binding *b = op->binding;
@@ -130,6 +130,7 @@ int oki_transfer_begin(struct okv_op *op, const struct okv_ready *ready, uint32_
 	if (rc) {
 		oki_transfer_fini(op->binding->worker, &op->transfer);
 		oki_op_let_go(op);
+		oki_op_gone(op);
 	}
 	return rc;
 }

@@ -55,6 +55,7 @@ struct oki_worker {
 	struct oki_mark *marks[OKI_SPARE_MARKS]; /* complete; under stream_lock */
 	uint32_t mark_count;
 	_Atomic uint64_t wakeups;
+	uint64_t ns_per_mib; /* of the fastest transfer so far, 0: none; the thread's */
 };
 
 /* Take a part in hand: its runs, and how far it was submitted. */
@@ -71,5 +72,17 @@ int oki_submit_some(struct oki_worker *w, struct oki_transfer *t, bool *ret_move
 int oki_submit_end(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err);
 /* Tell the source about layers whose bytes are in place. True when something was told. */
 bool oki_layers_report(struct oki_worker *w, struct oki_transfer *t, bool all);
+
+/*
+ * When to look again. Small transfers end when their bytes are through the link, which past ones
+ * tell: the thread sleeps until just before, spins around that moment, and then looks now and then.
+ */
+void oki_pace_started(struct oki_transfer *t, uint64_t now);
+void oki_pace_submitted(const struct oki_worker *w, struct oki_transfer *t);
+void oki_pace_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now);
+/* Is it worth looking again at once? moved_at: something got on. */
+bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns);
+/* Else when; UINT64_MAX: after a kick. */
+uint64_t oki_pace_next(const struct oki_worker *w, uint64_t now);
 
 #endif

@@ -3,14 +3,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "base/clock.h"
 #include "base/cond.h"
 #include "base/error.h"
 #include "base/thread.h"
-
-/* How often marks are looked at on a device without callbacks, once spinning gave nothing. */
-#define POLL_NS 50000u
 
 /* What ended and still has an end to look after: it never keeps the worker from its sleep. */
 static void settle(struct oki_worker *w, bool last)
@@ -94,6 +92,7 @@ static int step_parts(struct oki_worker *w, struct oki_transfer *t, bool *ret_mo
 			rc = oki_submit_begin(w, t, &part, err);
 			if (rc)
 				return rc;
+			oki_pace_started(t, oki_now_ns());
 		}
 		bool moved;
 		int rc = oki_submit_some(w, t, &moved, err);
@@ -117,6 +116,7 @@ static enum step step_drain(struct oki_worker *w, struct oki_transfer *t)
 		return end_blocking(w, t, err.status);
 	}
 	oki_layers_report(w, t, true);
+	oki_pace_ended(w, t, oki_now_ns());
 	end_transfer(w, t, 0);
 	return STEP_ENDED;
 }
@@ -158,14 +158,14 @@ submitted:
 		return fail_transfer(w, t, &err);
 	t->source->enqueued(t->arg);
 	t->phase = OKI_PHASE_DRAIN;
+	oki_pace_submitted(w, t);
 	return step_drain(w, t) == STEP_ENDED ? STEP_ENDED : STEP_MOVED;
 }
 
 /* One round over the active transfers; returns true when any of them got on. */
-static bool round_trip(struct oki_worker *w, bool *ret_polling)
+static bool round_trip(struct oki_worker *w)
 {
 	bool moved = false;
-	*ret_polling = false;
 	for (struct oki_transfer **p = &w->active; *p;) {
 		struct oki_transfer *t = *p, *next = t->next;
 		bool settles = t->source->settle;
@@ -180,8 +180,6 @@ static bool round_trip(struct oki_worker *w, bool *ret_polling)
 		}
 		if (s == STEP_GONE || s == STEP_ENDED)
 			continue;
-		if (t->phase != OKI_PHASE_CLAIM && !w->ops->has_callbacks)
-			*ret_polling = true;
 		p = &t->next;
 	}
 	return moved;
@@ -232,24 +230,25 @@ static void *worker_main(void *arg)
 	uint64_t spin_ns = (uint64_t)w->config.spin_us * 1000u, moved_at = oki_now_ns();
 	uint32_t rounds = 0;
 	w->ops->attach(w->device);
+	/* Sleeps of tens of microseconds, of which the usual slack is as much again. */
+	prctl(PR_SET_TIMERSLACK, 1);
 	for (;;) {
 		bool fresh = take_queue(w);
 		if (w->ending && !w->active)
 			break;
-		bool polling;
-		bool moved = round_trip(w, &polling);
+		bool moved = round_trip(w);
 		settle(w, false);
 		uint64_t now = oki_now_ns();
 		if (moved || fresh)
 			moved_at = now;
 		/* Also with nothing to do: the next transfer often comes right after the last. */
-		bool spin = now - moved_at < spin_ns;
+		bool spin = oki_pace_spins(w, now, moved_at, spin_ns);
 		if (spin)
 			oki_spin(&rounds);
 		if (moved || spin)
 			continue;
 		rest(w);
-		wait_for_news(w, polling ? now + POLL_NS : UINT64_MAX);
+		wait_for_news(w, oki_pace_next(w, now));
 	}
 	rest(w);
 	return NULL;

@@ -282,6 +282,57 @@ START_TEST(an_event_comes_after_its_layer)
 }
 END_TEST
 
+/* A long part of a layer and then a short one, which has the event: it follows the long one too. */
+START_TEST(an_event_comes_after_earlier_parts)
+{
+	const uint64_t row = 8192;
+	const uint32_t rows = 4096;
+	struct oki_run *runs = calloc(rows, sizeof(*runs));
+	uint64_t seed = 29;
+	struct rig r;
+	CUstream reader;
+	CUevent event;
+	void *seen = NULL;
+	rig_init(&r, _i ? OKV_COPY_AUTO : OKV_COPY_KERNEL, 4);
+	const struct oki_cuda_api *api = r.device->api;
+	MUST(api->stream_create(&reader, CU_STREAM_NON_BLOCKING, 0));
+	MUST(api->event_create(&event, CU_EVENT_DISABLE_TIMING));
+	MUST(api->host_alloc(&seen, rows * row, 0));
+	struct oki_layer_map map = {.base = (uint8_t *)r.pages,
+				    .page_stride = row,
+				    .segment_count = 1,
+				    .page_count = rows,
+				    .segments = {{.bytes = row}}};
+	const struct oki_layer_map *maps[] = {&map};
+	for (uint32_t i = 0; i < rows; i++)
+		runs[i] = (struct oki_run){
+			.host = r.host + i * row, .blocks = 1, .inner = 1, .page = i * 37 % rows};
+	for (int n = 0; n < 20; n++) {
+		rig_noise(&r, &seed, rows * row, rows * row);
+		ck_assert_int_eq(
+			ops->copy(r.stream, OKI_TO_PAGES, maps, NULL, 1, runs, rows - 3, &problem),
+			1);
+		ck_assert_int_eq(ops->copy(r.stream, OKI_TO_PAGES, maps, &event, 1, runs + rows - 3,
+					   3, &problem),
+				 1);
+		MUST(api->stream_wait_event(reader, event, 0));
+		MUST(api->copy_to_host(seen, r.pages, rows * row, reader));
+		MUST(api->stream_synchronize(reader));
+		OKAY(ops->drain(r.stream, &problem));
+		ops->stream_recycle(r.stream);
+		for (uint32_t i = 0; i < rows; i++)
+			ck_assert_msg(memcmp((uint8_t *)seen + runs[i].page * row, runs[i].host,
+					     row) == 0,
+				      "round %d, row %u", n, i);
+	}
+	MUST(api->host_free(seen));
+	MUST(api->event_destroy(event));
+	MUST(api->stream_destroy(reader));
+	rig_fini(&r);
+	free(runs);
+}
+END_TEST
+
 /* The GPU may see an arena elsewhere than the CPU does. */
 START_TEST(device_addresses_are_used)
 {
@@ -412,6 +463,7 @@ int main(void)
 	tcase_add_loop_test(tc, every_alignment, 0, 2);
 	tcase_add_loop_test(tc, many_rows_of_many_layers, 0, 2);
 	tcase_add_loop_test(tc, an_event_comes_after_its_layer, 0, 4);
+	tcase_add_loop_test(tc, an_event_comes_after_earlier_parts, 0, 2);
 	tcase_add_test(tc, device_addresses_are_used);
 	tcase_add_loop_test(tc, both_ways_at_once, 0, 2);
 	tcase_add_test(tc, options_and_environment);

@@ -15,6 +15,7 @@ static struct {
 	int one, two, batches, entries, launches, records, waits, gates;
 	uint32_t gate; /* of the last launch that waited for the one before it */
 	unsigned blocks;
+	CUstream queue; /* of the last launch */
 	uint32_t *counters;
 	uint32_t columns;			/* of all launches */
 	uint32_t columns_at[OKI_CUDA_COUNTERS]; /* as the counter was raised last */
@@ -100,7 +101,7 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 			    unsigned by, unsigned bz, unsigned shared, CUstream stream,
 			    void **parameters, void **extra)
 {
-	(void)gy, (void)gz, (void)by, (void)bz, (void)shared, (void)stream;
+	(void)gy, (void)gz, (void)by, (void)bz, (void)shared;
 	(void)extra;
 	const struct oki_gather *g = parameters[0];
 	ck_assert_uint_ge(gx, 1);
@@ -110,6 +111,7 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 	ck_assert_uint_gt(g->piece, 0);
 	calls.launches++;
 	calls.blocks = gx;
+	calls.queue = stream;
 	if (g->counters)
 		g->counters[0] += count_groups(function, gx);
 	for (uint32_t c = 0; c < g->column_count; c++) {

@@ -228,6 +228,44 @@ START_TEST(kernels_overlap_at_their_ends)
 }
 END_TEST
 
+/* Parts of one operation have blocks of the same layers: the first kernel of each part follows all
+ * of the part before, or a layer's event could come before that part's bytes. */
+START_TEST(parts_follow_each_other)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	stage_counters(&s);
+	const uint64_t row = 256u << 10;
+	uint8_t *host = calloc(32, row), *pages = calloc(32, row);
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = row,
+				    .segment_count = 1,
+				    .page_count = 32,
+				    .segments = {{0, 0, row}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run parts[3];
+	for (uint32_t p = 0; p < 3; p++) {
+		parts[p] = (struct oki_run){.host = host,
+					    .host_pitch = row,
+					    .blocks = 16,
+					    .page = p,
+					    .page_pitch = 1,
+					    .inner = 1};
+		int gates = calls.gates, waits = calls.waits;
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &parts[p], 1);
+		ck_assert_ptr_eq(calls.queue, s.stream.stream);
+		ck_assert_int_eq(calls.gates, gates);
+		ck_assert_int_eq(calls.waits, waits);
+		/* Within the part they overlap. */
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &parts[p], 1);
+		ck_assert_ptr_ne(calls.queue, s.stream.stream);
+	}
+	stage_fini(&s);
+	free(host);
+	free(pages);
+}
+END_TEST
+
 #define EVENT_LAYERS 64u
 
 /* Layers of `bytes` (one row of 16 KiB each, or many), an event each. Returns the launches. */
@@ -446,6 +484,7 @@ int main(void)
 	tcase_add_test(tc, the_kernel_gets_device_addresses);
 	tcase_add_test(tc, one_table_for_all_layers);
 	tcase_add_test(tc, kernels_overlap_at_their_ends);
+	tcase_add_test(tc, parts_follow_each_other);
 	tcase_add_test(tc, events_follow_their_layers);
 	tcase_add_test(tc, events_without_counters);
 	tcase_add_test(tc, more_columns_than_one_launch);

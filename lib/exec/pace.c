@@ -1,0 +1,68 @@
+/* [B] When the worker looks at its marks again, on devices that do not call back. */
+#include "exec/exec_private.h"
+
+/* How often, once nothing says when something will end. */
+#define POLL_NS 50000u
+/* To wake from a sleep takes about so long, and more where an idle CPU sleeps deeply. */
+#define WAKE_NS 30000u
+/* Ends of less than this say little about the link. */
+#define TELLING_BYTES (1u << 20)
+/* While the Manager prepares, this many times longer: its thread may have to wake first, and
+ * answers with a bell, which takes two more wakings, if nobody looks by then. */
+#define CLAIM_FACTOR 4u
+
+void oki_pace_started(struct oki_transfer *t, uint64_t now)
+{
+	if (!t->started_ns)
+		t->started_ns = now;
+}
+
+void oki_pace_submitted(const struct oki_worker *w, struct oki_transfer *t)
+{
+	/* A large one is submitted piece by piece, as its copies end. */
+	if (!w->ns_per_mib || t->pieces.marks[0] || w->ops->has_callbacks)
+		return;
+	t->expected_ns = t->started_ns + (t->bytes >> 10) * w->ns_per_mib / 1024;
+}
+
+void oki_pace_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now)
+{
+	if (t->bytes < TELLING_BYTES || t->pieces.marks[0])
+		return;
+	/* The best so far: nothing ends earlier than it says, and to look too early costs little.
+	 */
+	uint64_t ns = (now - t->started_ns) / (t->bytes >> 20);
+	if (!w->ns_per_mib || ns < w->ns_per_mib)
+		w->ns_per_mib = ns;
+}
+
+bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns)
+{
+	uint64_t idle = now - moved_at;
+	if (idle < spin_ns)
+		return true;
+	if (!spin_ns)
+		return false;
+	for (const struct oki_transfer *t = w->active; t; t = t->next) {
+		if (t->phase == OKI_PHASE_CLAIM && idle < CLAIM_FACTOR * spin_ns)
+			return true;
+		if (t->phase == OKI_PHASE_DRAIN && now + WAKE_NS >= t->expected_ns &&
+		    now < t->expected_ns + spin_ns)
+			return true;
+	}
+	return false;
+}
+
+uint64_t oki_pace_next(const struct oki_worker *w, uint64_t now)
+{
+	uint64_t next = UINT64_MAX;
+	for (const struct oki_transfer *t = w->active; t; t = t->next) {
+		uint64_t at = now + POLL_NS;
+		if (t->phase == OKI_PHASE_CLAIM || w->ops->has_callbacks)
+			continue;
+		if (t->phase == OKI_PHASE_DRAIN && t->expected_ns > now + WAKE_NS)
+			at = t->expected_ns - WAKE_NS;
+		next = at < next ? at : next;
+	}
+	return next;
+}
