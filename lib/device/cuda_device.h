@@ -231,6 +231,7 @@ struct oki_cuda_plan;
 /* The stream's plan for these runs, or NULL: no memory. */
 struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct oki_run *runs,
 					uint32_t run_count);
+uint64_t oki_cuda_plan_rows(const struct oki_cuda_plan *plan);
 /* Forget all plans; nothing queued uses them any more. */
 void oki_cuda_plans_forget(struct oki_stream *stream);
 /* The fastest way by prediction for these layers, of which `together` are in one call, and from

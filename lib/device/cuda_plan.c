@@ -112,6 +112,11 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 	return plan;
 }
 
+uint64_t oki_cuda_plan_rows(const struct oki_cuda_plan *plan)
+{
+	return plan->rows;
+}
+
 static void shape_of(const struct oki_layer_map *map, struct shape *ret_shape)
 {
 	memset(ret_shape, 0, sizeof(*ret_shape));

@@ -248,7 +248,6 @@ int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
 		.direction = direction,
 		.maps = maps,
 		.events = events,
-		.rows = oki_cuda_table_rows(runs, run_count),
 		.runs = runs,
 		.run_count = run_count,
 		.err = err,
@@ -257,6 +256,8 @@ int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
 	uint32_t together = map_count;
 	if (stream->device->path != OKV_COPY_DMA)
 		plan = oki_cuda_plan_get(stream, runs, run_count);
+	/* Counted once: what later layers cost does not depend on the number of blocks. */
+	j.rows = plan ? oki_cuda_plan_rows(plan) : oki_cuda_table_rows(runs, run_count);
 	/* The first stretches are no measure of all. */
 	if (has_events(&j, 0, map_count))
 		together = stretch_end(&j, 0, map_count, 2);
