@@ -108,6 +108,7 @@ ninja -C "$build" -k 0 >"$output" 2>&1 || {
 	failed=1
 }
 warnings=$(grep -c 'warning:' "$output" || true)
+grep 'warning:' "$output" || true
 say "build: $(($(now) - start)) s, $warnings warnings"
 
 run_suites gpu --suite gpu

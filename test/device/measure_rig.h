@@ -1,0 +1,85 @@
+/* Between the files of measure_copy: a model in an arena and on the GPU, one operation, medians. */
+#ifndef TEST_DEVICE_MEASURE_RIG_H
+#define TEST_DEVICE_MEASURE_RIG_H
+
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "device/cuda_device.h"
+#include "exec/worker.h"
+
+#define ARENA (5ull << 30)
+#define SHADOW (5ull << 30)
+#define GPU_BYTES (7ull << 30)
+#define WORKERS 9
+#define FEW 5 /* the first ones, where the others say little */
+
+struct way {
+	const char *name;
+	uint32_t path, sms;
+	bool one; /* the device knows that all layers lie in one allocation, which they do */
+};
+
+/* A schema, a geometry, blocks and pages. */
+struct model {
+	uint32_t layers, segments, pages;
+	uint64_t bytes; /* of a segment of a page */
+	struct oki_schema schema;
+	struct oki_geometry geometry;
+	uint32_t *page; /* of block i */
+	uint32_t *slot; /* in the arena, of block i */
+};
+
+/* One operation. */
+struct job {
+	struct oki_transfer t;
+	struct oki_worker *worker;
+	const struct model *m;
+	uint32_t count;
+	bool offered;
+	struct oki_pair *pairs;
+	uint64_t started, enqueued;
+	_Atomic bool first_enqueued;
+	_Atomic uint64_t ended;
+};
+
+extern const struct way ways[WORKERS];
+extern const struct oki_cuda_api *api;
+extern uint8_t *arena, *shadow;
+extern CUdeviceptr gpu;
+extern CUstream plain;
+extern CUevent plain_event;
+extern const char *const names[2]; /* of directions */
+
+void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
+void must(CUresult result);
+void okay(int rc, const struct okv_error *err);
+
+/* Segments split, as K and V are; tensors one after the other. */
+void model_init(struct model *m, uint32_t layers, uint32_t segments, uint64_t bytes, uint32_t pages,
+		bool shuffled);
+void model_fini(struct model *m);
+uint64_t model_bytes(const struct model *m);
+
+void job_start(struct job *j, struct oki_worker *w, const struct model *m,
+	       enum oki_direction direction, uint32_t count, struct CUevent_st **events);
+/* Returns ns from start to ended. */
+double job_wait(struct job *j, struct oki_worker *w);
+
+/* A worker borrows its schema and geometry: one for each case. */
+struct oki_worker *worker_for(const struct way *way, const struct model *m);
+void worker_end(struct oki_worker *w);
+
+double median(double *values, int n);
+/* One contiguous copy, record, poll. */
+double plain_copy(enum oki_direction direction, uint64_t bytes);
+double plain_median(enum oki_direction direction, uint64_t bytes, int n);
+
+void noise(uint8_t *at, uint64_t bytes);
+/* Copy once over poison and compare every byte. */
+void verify(struct oki_worker *w, const struct model *m, enum oki_direction direction);
+
+/* measure_busy.c: a matrix product beside the copies */
+void busy(void);
+
+#endif
