@@ -16,7 +16,25 @@ static const struct okv_group_schema group = {
 
 struct gpu_case cs;
 
-void gpu_case_setup(void)
+/* part_bytes: of a plan, 0 for the default, which has room for all blocks. */
+static struct okv_engine *open_engine(uint32_t part_bytes)
+{
+	struct okv_manager_options m;
+	struct okv_engine_options o;
+	struct okv_engine *engine = NULL;
+	okv_manager_options_init(&m);
+	m.memory_bytes = 512u << 20;
+	m.numa = OKV_NUMA_OFF;
+	if (part_bytes)
+		m.part_bytes = part_bytes;
+	okv_engine_options_init(&o);
+	o.flags = OKV_ENGINE_EMBEDDED;
+	o.embedded = &m;
+	kv_ok(okv_engine_open(&o, &engine, kv_err));
+	return engine;
+}
+
+static void setup(uint32_t part_bytes)
 {
 	const uint32_t per_block = 1, pages = CASE_PAGES;
 	for (uint32_t i = 0; i < CASE_LAYERS; i++)
@@ -27,7 +45,7 @@ void gpu_case_setup(void)
 	}
 	cs.source = (struct kv_blocks){.count = CASE_COUNT, .pages = cs.from};
 	cs.target = (struct kv_blocks){.count = CASE_COUNT, .pages = cs.to};
-	cs.engine = kv_engine_embedded(512u << 20, 0);
+	cs.engine = open_engine(part_bytes);
 	cs.ns = kv_groups_open(cs.engine, &group, 1, 1);
 	gpu_kv_place(&cs.kv, &group, 1, KV_PLACE_PAGES, &pages, &per_block, 0);
 	kv_ok(gpu_kv_register(&cs.kv, cs.ns, kv_err));
@@ -37,6 +55,16 @@ void gpu_case_setup(void)
 	gpu_ok(cudaStreamCreateWithFlags(&cs.b, cudaStreamNonBlocking));
 	for (uint32_t i = 0; i < CASE_LAYERS; i++)
 		gpu_ok(cudaEventCreateWithFlags(&cs.events[i], cudaEventDisableTiming));
+}
+
+void gpu_case_setup(void)
+{
+	setup(0);
+}
+
+void gpu_case_setup_in_parts(void)
+{
+	setup(48 + 5 * 32);
 }
 
 void gpu_case_teardown(void)

@@ -27,6 +27,8 @@ struct gpu_case {
 extern struct gpu_case cs;
 
 void gpu_case_setup(void);
+/* The same with plans of four parts. */
+void gpu_case_setup_in_parts(void);
 void gpu_case_teardown(void);
 
 /* Store a sequence from `source`, then poison everything; seq is it. A lease of 4 shares. */

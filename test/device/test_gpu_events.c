@@ -323,9 +323,12 @@ int main(void)
 	if (rc)
 		return rc;
 	Suite *suite = suite_create("gpu events");
-	TCase *t = tcase_create("events");
+	TCase *t = tcase_create("events"), *parts = tcase_create("events in parts");
 	tcase_add_checked_fixture(t, gpu_case_setup, gpu_case_teardown);
+	tcase_add_checked_fixture(parts, gpu_case_setup_in_parts, gpu_case_teardown);
 	add_tests(t);
+	add_tests(parts);
 	suite_add_tcase(suite, t);
+	suite_add_tcase(suite, parts);
 	return gpu_run(suite);
 }
