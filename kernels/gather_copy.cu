@@ -10,7 +10,7 @@ struct piece {
 	uint32_t bytes;
 };
 
-/* A group's place in the list of all pieces; only ever moves on. */
+/* A group's place in the list of all pieces; it only ever moves on. */
 struct place {
 	uint32_t unit;
 	uint32_t column;
@@ -92,6 +92,23 @@ static __device__ void copy_piece(uint64_t to, uint64_t from, uint32_t bytes, ui
 		copy_words<LANES, unsigned char>(to, from, bytes, lane);
 }
 
+template <int LANES> static __device__ uint32_t group_mask()
+{
+	return 0xffffffffu >> (32 - LANES) << (threadIdx.x % 32 / LANES * LANES);
+}
+
+/* The piece after `unit`, or the first one. */
+template <int LANES>
+static __device__ uint32_t next_unit(const oki_gather &g, uint32_t unit, uint32_t lane)
+{
+	if (!g.tickets)
+		return unit + gridDim.x * blockDim.x / LANES;
+	uint32_t ticket = 0;
+	if (lane == 0)
+		ticket = atomicAdd(g.tickets, 1u) - g.first_ticket;
+	return __shfl_sync(group_mask<LANES>(), ticket, 0, LANES);
+}
+
 /* Columns before `end` have no piece left for this group. Returns end. */
 template <int LANES>
 static __device__ uint32_t pass(const oki_gather &g, uint32_t column, uint32_t end, uint32_t lane)
@@ -102,7 +119,7 @@ static __device__ uint32_t pass(const oki_gather &g, uint32_t column, uint32_t e
 			continue;
 		/* Every lane's stores first; who waits for the count is no thread of the GPU. */
 		__threadfence_system();
-		__syncwarp(0xffffffffu >> (32 - LANES) << (threadIdx.x % 32 / LANES * LANES));
+		__syncwarp(group_mask<LANES>());
 		if (lane == 0)
 			atomicAdd(g.counters + signal, 1u);
 	}
@@ -113,8 +130,10 @@ static __device__ uint32_t pass(const oki_gather &g, uint32_t column, uint32_t e
 template <int LANES> static __device__ void gather(const oki_gather &g)
 {
 	uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
-	uint32_t lane = thread % LANES, groups = gridDim.x * blockDim.x / LANES;
+	uint32_t lane = thread % LANES;
 	place at = {thread / LANES, 0, 0};
+	if (g.tickets)
+		at.unit = next_unit<LANES>(g, 0, lane);
 	piece now, next;
 	uint32_t passed = 0;
 	bool counts = g.counters && lane == 0;
@@ -127,7 +146,7 @@ template <int LANES> static __device__ void gather(const oki_gather &g)
 		passed = pass<LANES>(g, passed, at.column, lane);
 		if (!more)
 			break;
-		at.unit += groups;
+		at.unit = next_unit<LANES>(g, at.unit, lane);
 		more = find_piece(g, at, next);
 		if (g.to_pages)
 			copy_piece<LANES>(now.page, now.host, now.bytes, lane);

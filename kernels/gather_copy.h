@@ -32,9 +32,11 @@ struct oki_gather_column {
 };
 
 /*
- * All fragments rows × columns, each cut into pieces of piece bytes, the last one shorter. A group
- * of lanes takes one piece at a time, column after column. Each group of the launch counts itself
- * once
+ * All fragments rows × columns, each cut into pieces of piece bytes, the last one shorter, numbered
+ * column after column. A group of lanes takes one piece at a time: the next one that nobody has,
+ * by a ticket, so that no group falls behind and a column ends soon after its last piece was
+ * taken. Every group takes one ticket more than it has pieces. Without tickets they take turns.
+ * Each group of the launch counts itself once
  *   in counters[0] when its next piece is number `early` or a later one, so that the next launch
  *   can start while this one ends;
  *   in counters[signal] when its share of that column and of all before it is written: once all
@@ -43,11 +45,13 @@ struct oki_gather_column {
 struct oki_gather {
 	const struct oki_gather_row *rows; /* NULL: few */
 	uint32_t *counters;		   /* or NULL: nothing is counted */
+	uint32_t *tickets;		   /* or NULL */
 	uint32_t row_count;
 	uint32_t column_count;
 	uint32_t piece;
 	uint32_t to_pages; /* else to blocks */
 	uint32_t early;
+	uint32_t first_ticket; /* what tickets holds before this launch takes one */
 	struct oki_gather_row few[OKI_GATHER_INLINE_ROWS];
 	struct oki_gather_column columns[OKI_GATHER_COLUMNS];
 };

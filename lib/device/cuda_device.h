@@ -53,9 +53,11 @@ struct oki_cuda_chunk {
 	uint64_t bytes, used;
 };
 
-/* Counters of a stream's kernels: [0] says how far the last one is, the others are used in turn by
- * signals, as many as two kernels that overlap can have. */
-#define OKI_CUDA_COUNTERS (1u + 2 * OKI_JOIN_MAX)
+/* Counters of a stream's kernels: [0] says how far the last one is, those from [1] on are used in
+ * turn by signals, as many as two kernels that overlap can have, and the last two by the tickets
+ * of kernels, in turns as well. */
+#define OKI_CUDA_SIGNALS (2 * OKI_JOIN_MAX)
+#define OKI_CUDA_COUNTERS (1u + OKI_CUDA_SIGNALS + 2)
 
 /* A point in a kernel's work: the layers before `end` are copied when the counter reaches count. */
 struct oki_cuda_signal {

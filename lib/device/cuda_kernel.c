@@ -178,7 +178,7 @@ void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction
 	struct oki_gather *g = &ret_launch->gather;
 	g->row_count = table->count;
 	g->to_pages = direction == OKI_TO_PAGES;
-	g->counters = NULL;
+	g->counters = g->tickets = NULL;
 	g->rows = (const struct oki_gather_row *)(uintptr_t)table->device;
 	if (!table->device)
 		memcpy(g->few, table->host, table->count * sizeof(g->few[0]));
@@ -240,7 +240,7 @@ static uint32_t set_signals(const struct oki_stream *stream, struct oki_cuda_lau
 	for (uint32_t i = first; i < launch->end; i++) {
 		if (!ends[i] && i + 1 < launch->end)
 			continue;
-		uint32_t counter = 1 + (stream->next_counter + count) % (OKI_CUDA_COUNTERS - 1);
+		uint32_t counter = 1 + (stream->next_counter + count) % OKI_CUDA_SIGNALS;
 		launch->gather.columns[launch->columns[i - first] - 1].signal = counter;
 		ret_signals[count] = (struct oki_cuda_signal){
 			.end = i + 1,
@@ -252,15 +252,31 @@ static uint32_t set_signals(const struct oki_stream *stream, struct oki_cuda_lau
 	return count;
 }
 
+/* Kernels that overlap use different tickets. */
+static uint32_t ticket_of(const struct oki_stream *stream)
+{
+	return 1 + OKI_CUDA_SIGNALS + stream->kernels % 2;
+}
+
+static void set_counters(const struct oki_stream *stream, struct oki_gather *g)
+{
+	if (!stream->counters)
+		return;
+	g->counters = (uint32_t *)(uintptr_t)stream->counters;
+	g->tickets = g->counters + ticket_of(stream);
+	g->first_ticket = stream->counts[ticket_of(stream)];
+}
+
 /* The kernel was accepted and will count. */
 static void take_counts(struct oki_stream *stream, const struct oki_cuda_launch *launch,
 			const struct oki_cuda_signal *signals, uint32_t signal_count)
 {
 	stream->gate = launch->gather.early > 0;
 	stream->counts[0] += group_count(launch);
+	stream->counts[ticket_of(stream)] += launch->units + group_count(launch);
 	for (uint32_t i = 0; i < signal_count; i++)
 		stream->counts[signals[i].counter] = signals[i].count;
-	stream->next_counter = (stream->next_counter + signal_count) % (OKI_CUDA_COUNTERS - 1);
+	stream->next_counter = (stream->next_counter + signal_count) % OKI_CUDA_SIGNALS;
 }
 
 static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *launch,
@@ -271,7 +287,7 @@ static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *l
 	CUresult result = next_lane(stream, &lane);
 	if (result != CUDA_SUCCESS)
 		return result;
-	launch->gather.counters = (uint32_t *)(uintptr_t)stream->counters;
+	set_counters(stream, &launch->gather);
 	result = oki_cuda_launch(stream->device, lane, launch);
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -15,7 +15,8 @@ static struct {
 	int one, two, batches, entries, launches, records, waits, gates;
 	uint32_t gate; /* of the last launch that waited for the one before it */
 	unsigned blocks;
-	CUstream queue; /* of the last launch */
+	CUstream queue;	   /* of the last launch */
+	uint32_t *tickets; /* of the last launch */
 	uint32_t *counters;
 	uint32_t columns;			/* of all launches */
 	uint32_t columns_at[OKI_CUDA_COUNTERS]; /* as the counter was raised last */
@@ -114,6 +115,19 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 	calls.queue = stream;
 	if (g->counters)
 		g->counters[0] += count_groups(function, gx);
+	if (g->tickets) {
+		uint32_t units = count_groups(function, gx);
+		for (uint32_t c = 0; c < g->column_count; c++)
+			units += g->row_count * ((g->columns[c].bytes + g->piece - 1) / g->piece);
+		/* Nobody else takes any meanwhile. */
+		ck_assert_uint_eq(*g->tickets, g->first_ticket);
+		/* A kernel in a lane may overlap with the one before; one in the stream follows it.
+		 */
+		if (stream)
+			ck_assert_ptr_ne(g->tickets, calls.tickets);
+		calls.tickets = g->tickets;
+		*g->tickets += units;
+	}
 	for (uint32_t c = 0; c < g->column_count; c++) {
 		for (uint32_t r = 0; r < g->row_count; r++) {
 			struct oki_gather_row row = g->rows ? g->rows[r] : g->few[r];
@@ -129,7 +143,7 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 		if (!signal)
 			continue;
 		ck_assert_ptr_nonnull(g->counters);
-		ck_assert_uint_lt(signal, OKI_CUDA_COUNTERS);
+		ck_assert_uint_le(signal, OKI_CUDA_SIGNALS);
 		g->counters[signal] += count_groups(function, gx);
 		calls.columns_at[signal] = calls.columns;
 	}
