@@ -108,6 +108,10 @@ void model_init(struct model *m, uint32_t layers, uint32_t segments, uint64_t by
 	shuffle(m->slot, pages, shuffled);
 	if ((uint64_t)pages * block_bytes(m) > ARENA)
 		die("the arena is too small");
+	m->pairs = malloc(pages * sizeof(*m->pairs));
+	for (uint32_t i = 0; i < pages; i++)
+		m->pairs[i] = (struct oki_pair){.host = arena + m->slot[i] * block_bytes(m),
+						.ordinal = i};
 }
 
 void model_fini(struct model *m)
@@ -116,6 +120,7 @@ void model_fini(struct model *m)
 	oki_schema_fini(&m->schema);
 	free(m->page);
 	free(m->slot);
+	free(m->pairs);
 }
 
 uint64_t model_bytes(const struct model *m)
@@ -140,11 +145,7 @@ static int job_next(void *arg, struct oki_part *ret_part, struct okv_error *err)
 		return 0;
 	j->offered = true;
 	*ret_part = (struct oki_part){.groups_done = 1, .last = true};
-	j->pairs = malloc(j->count * sizeof(*j->pairs));
-	for (uint32_t i = 0; i < j->count; i++)
-		j->pairs[i] = (struct oki_pair){.host = arena + j->m->slot[i] * block_bytes(j->m),
-						.ordinal = i};
-	ret_part->groups[0].pairs = j->pairs;
+	ret_part->groups[0].pairs = j->m->pairs;
 	ret_part->groups[0].count = j->count;
 	return 1;
 }
@@ -180,7 +181,6 @@ static void job_ended(void *arg, int status, uint64_t bytes)
 	uint64_t now = oki_now_ns();
 	if (status < 0)
 		die("an operation ended with %d", status);
-	free(j->pairs);
 	oki_transfer_fini(j->worker, &j->t);
 	atomic_store(&j->ended, now);
 }

@@ -26,8 +26,9 @@ struct model {
 	uint64_t bytes; /* of a segment of a page */
 	struct oki_schema schema;
 	struct oki_geometry geometry;
-	uint32_t *page; /* of block i */
-	uint32_t *slot; /* in the arena, of block i */
+	uint32_t *page;		/* of block i */
+	uint32_t *slot;		/* in the arena, of block i */
+	struct oki_pair *pairs; /* a part of all blocks, as a source leaves it checked */
 };
 
 /* One operation. */
@@ -37,7 +38,6 @@ struct job {
 	const struct model *m;
 	uint32_t count;
 	bool offered;
-	struct oki_pair *pairs;
 	uint64_t started, enqueued;
 	_Atomic bool first_enqueued;
 	_Atomic uint64_t ended;
