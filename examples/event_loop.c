@@ -313,6 +313,8 @@ static void take_completions(struct connector *c)
 
 static void read_input(struct connector *c)
 {
+	if (c->input_bytes >= sizeof(c->input))
+		return; /* take_lines() makes room first */
 	ssize_t n =
 		read(STDIN_FILENO, c->input + c->input_bytes, sizeof(c->input) - c->input_bytes);
 

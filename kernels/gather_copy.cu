@@ -97,16 +97,23 @@ template <int LANES> static __device__ uint32_t group_mask()
 	return 0xffffffffu >> (32 - LANES) << (threadIdx.x % 32 / LANES * LANES);
 }
 
-/* The piece after `unit`, or the first one. */
-template <int LANES>
-static __device__ uint32_t next_unit(const oki_gather &g, uint32_t unit, uint32_t lane)
+/* One ticket ahead of its use, for the lane that leads: an atomic under load takes microseconds. */
+static __device__ uint32_t draw(const oki_gather &g, uint32_t lane)
 {
+	return g.tickets && lane == 0 ? atomicAdd(g.tickets, 1u) : 0;
+}
+
+/* The piece after `unit`. */
+template <int LANES>
+static __device__ uint32_t next_unit(const oki_gather &g, uint32_t unit, uint32_t &ticket,
+				     uint32_t lane)
+{
+	uint32_t groups = gridDim.x * blockDim.x / LANES;
 	if (!g.tickets)
-		return unit + gridDim.x * blockDim.x / LANES;
-	uint32_t ticket = 0;
-	if (lane == 0)
-		ticket = atomicAdd(g.tickets, 1u) - g.first_ticket;
-	return __shfl_sync(group_mask<LANES>(), ticket, 0, LANES);
+		return unit + groups;
+	unit = __shfl_sync(group_mask<LANES>(), ticket, 0, LANES) - g.first_ticket + groups;
+	ticket = draw(g, lane);
+	return unit;
 }
 
 /* Columns before `end` have no piece left for this group. Returns end. */
@@ -132,8 +139,7 @@ template <int LANES> static __device__ void gather(const oki_gather &g)
 	uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
 	uint32_t lane = thread % LANES;
 	place at = {thread / LANES, 0, 0};
-	if (g.tickets)
-		at.unit = next_unit<LANES>(g, 0, lane);
+	uint32_t ticket = draw(g, lane);
 	piece now, next;
 	uint32_t passed = 0;
 	bool counts = g.counters && lane == 0;
@@ -146,7 +152,7 @@ template <int LANES> static __device__ void gather(const oki_gather &g)
 		passed = pass<LANES>(g, passed, at.column, lane);
 		if (!more)
 			break;
-		at.unit = next_unit<LANES>(g, at.unit, lane);
+		at.unit = next_unit<LANES>(g, at.unit, ticket, lane);
 		more = find_piece(g, at, next);
 		if (g.to_pages)
 			copy_piece<LANES>(now.page, now.host, now.bytes, lane);

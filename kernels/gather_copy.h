@@ -33,10 +33,10 @@ struct oki_gather_column {
 
 /*
  * All fragments rows × columns, each cut into pieces of piece bytes, the last one shorter, numbered
- * column after column. A group of lanes takes one piece at a time: the next one that nobody has,
- * by a ticket, so that no group falls behind and a column ends soon after its last piece was
- * taken. Every group takes one ticket more than it has pieces. Without tickets they take turns.
- * Each group of the launch counts itself once
+ * column after column. A group of lanes takes one piece at a time: first the one of its own number,
+ * then the next one that nobody has, by a ticket, so that no group falls behind and a column ends
+ * soon after its last piece was taken. Together they draw as many tickets as there are pieces and
+ * groups. Without tickets they take turns. Each group of the launch counts itself once
  *   in counters[0] when its next piece is number `early` or a later one, so that the next launch
  *   can start while this one ends;
  *   in counters[signal] when its share of that column and of all before it is written: once all
