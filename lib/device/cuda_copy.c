@@ -244,30 +244,17 @@ static CUresult add_run(struct emitter *e, const struct oki_layer_map *map,
  * can be one 2-D copy, which beats a copy for each layer when there are fewer rows than layers.
  */
 struct stack {
-	const struct oki_layer_map *const *maps;
 	uint32_t layers; /* 1: nothing to gain from the others */
 	uint64_t host_pitch;
 	uint64_t device_pitch;
-	struct oki_layer_map joined; /* the first layer's segments joined */
-	struct oki_layer_map fused;  /* segment_count 0: they do not touch */
+	struct oki_layer_map fused; /* segment_count 0: they do not touch */
+	/* The first layer, its segments joined for runs that allow it [1], and what pays. */
+	struct stacking {
+		struct oki_layer_map map;
+		bool single;	    /* for one row */
+		uint64_t row_limit; /* for fewer rows than this, but one */
+	} kinds[2];
 };
-
-static void stack_init(struct stack *stack, const struct oki_layer_map *const *maps, uint32_t count)
-{
-	stack->maps = maps;
-	stack->layers = 1;
-	stack->fused.segment_count = 0;
-	oki_join_segments(maps[0], &stack->joined);
-	if (!oki_layers_stack(maps, count, &stack->host_pitch, &stack->device_pitch))
-		return;
-	stack->layers = count;
-	const struct oki_segment_map *first = &stack->joined.segments[0];
-	if (stack->joined.segment_count > 1 || first->bytes != stack->host_pitch ||
-	    first->bytes != stack->device_pitch)
-		return;
-	stack->fused = stack->joined;
-	stack->fused.segments[0].bytes *= count;
-}
 
 /* One row of a run in all layers, the segments as an inner loop where they are evenly spaced. */
 static struct oki_rect stack_rect(const struct stack *stack, const struct oki_layer_map *map,
@@ -328,47 +315,87 @@ static uint64_t row_copies(const struct stack *stack, const struct oki_layer_map
 	return rect.outer < rect.inner ? rect.outer : rect.inner;
 }
 
-/* Is a copy for each row, in all layers, cheaper than what each layer takes for the run? */
-static bool pays_stacked(const struct emitter *e, const struct stack *stack,
-			 const struct oki_layer_map *map, const struct oki_run *run)
+/* A copy for each row of all layers, or what each layer takes for all rows? */
+static void set_pays(const struct emitter *e, const struct stack *stack, struct stacking *kind)
 {
-	uint64_t rows = oki_run_rows(run), bytes = map->segments[0].bytes;
+	uint64_t bytes = kind->map.segments[0].bytes, copies = row_copies(stack, &kind->map);
+	uint64_t others = (uint64_t)stack->layers * kind->map.segment_count;
 	double each = e->rates->copy_ns;
-	if (rows == 1 && e->batch)
+	kind->row_limit = (others + copies - 1) / copies;
+	if (e->batch)
 		each = entry_ns(e, bytes) - (double)bytes / e->rates->link + e->rates->scattered_ns;
-	return (double)(rows * row_copies(stack, map)) * e->rates->copy_ns <
-	       (double)(stack->layers * map->segment_count) * each;
+	kind->single = (double)copies * e->rates->copy_ns < (double)others * each;
+}
+
+static void stack_init(const struct emitter *e, struct stack *stack,
+		       const struct oki_layer_map *const *maps, uint32_t count)
+{
+	struct oki_layer_map *joined = &stack->kinds[1].map;
+	stack->layers = 1;
+	if (!oki_layers_stack(maps, count, &stack->host_pitch, &stack->device_pitch))
+		return;
+	stack->layers = count;
+	stack->kinds[0].map = *maps[0];
+	oki_join_segments(maps[0], joined);
+	for (int k = 0; k < 2; k++)
+		set_pays(e, stack, &stack->kinds[k]);
+	stack->fused = *joined;
+	stack->fused.segments[0].bytes *= count;
+	if (joined->segment_count > 1 || joined->segments[0].bytes != stack->host_pitch ||
+	    joined->segments[0].bytes != stack->device_pitch)
+		stack->fused.segment_count = 0;
+}
+
+static bool is_stacked(const struct stack *stack, const struct oki_run *run)
+{
+	if (stack->layers == 1)
+		return false;
+	bool joinable = oki_run_is_joinable(run);
+	const struct stacking *kind = &stack->kinds[joinable];
+	uint64_t rows = oki_run_rows(run);
+	if (joinable && stack->fused.segment_count)
+		return true;
+	return rows == 1 ? kind->single : rows < kind->row_limit;
 }
 
 /* One run in all layers of a stack. */
-static CUresult add_run_of_stack(struct emitter *e, const struct stack *stack,
-				 const struct oki_run *run)
+static CUresult add_run_stacked(struct emitter *e, const struct stack *stack,
+				const struct oki_run *run)
 {
 	bool joinable = oki_run_is_joinable(run);
-	const struct oki_layer_map *map = joinable ? &stack->joined : stack->maps[0];
 	if (joinable && stack->fused.segment_count)
 		return add_run(e, &stack->fused, run);
-	if (pays_stacked(e, stack, map, run))
-		return add_stacked(e, stack, map, run);
-	CUresult result = CUDA_SUCCESS;
-	for (uint32_t i = 0; i < stack->layers && result == CUDA_SUCCESS; i++) {
-		struct oki_layer_map layer = *map;
-		layer.base += i * stack->device_pitch;
-		for (uint32_t s = 0; s < layer.segment_count; s++)
-			layer.segments[s].block_offset += i * stack->host_pitch;
-		result = add_run(e, &layer, run);
-	}
-	return result;
+	return add_stacked(e, stack, &stack->kinds[joinable].map, run);
 }
 
-static CUresult add_layer(struct emitter *e, const struct oki_layer_map *map,
-			  const struct oki_run *runs, uint32_t run_count)
+/* One layer's share of the runs that are not stacked. */
+static CUresult add_layer(struct emitter *e, const struct stack *stack,
+			  const struct oki_layer_map *map, const struct oki_run *runs,
+			  uint32_t run_count)
 {
 	CUresult result = CUDA_SUCCESS;
 	struct oki_layer_map joined;
 	oki_join_segments(map, &joined);
 	for (uint32_t i = 0; i < run_count && result == CUDA_SUCCESS; i++)
-		result = add_run(e, oki_run_is_joinable(&runs[i]) ? &joined : map, &runs[i]);
+		if (!is_stacked(stack, &runs[i]))
+			result =
+				add_run(e, oki_run_is_joinable(&runs[i]) ? &joined : map, &runs[i]);
+	return result;
+}
+
+static CUresult add_all(struct emitter *e, const struct oki_layer_map *const *maps,
+			uint32_t map_count, bool may_stack, const struct oki_run *runs,
+			uint32_t run_count)
+{
+	struct stack stack = {.layers = 1};
+	CUresult result = CUDA_SUCCESS;
+	if (may_stack)
+		stack_init(e, &stack, maps, map_count);
+	for (uint32_t i = 0; i < run_count && result == CUDA_SUCCESS && stack.layers > 1; i++)
+		if (is_stacked(&stack, &runs[i]))
+			result = add_run_stacked(e, &stack, &runs[i]);
+	for (uint32_t m = 0; m < map_count && result == CUDA_SUCCESS; m++)
+		result = add_layer(e, &stack, maps[m], runs, run_count);
 	return result;
 }
 
@@ -418,10 +445,8 @@ double oki_cuda_stack_ns(const struct oki_cuda_rates *rates, bool batch,
 			 const struct oki_run *run)
 {
 	struct emitter e;
-	struct stack stack;
 	emitter_init(&e, NULL, rates, batch);
-	stack_init(&stack, maps, map_count);
-	add_run_of_stack(&e, &stack, run);
+	add_all(&e, maps, map_count, true, run, 1);
 	return total_ns(&e);
 }
 
@@ -431,19 +456,10 @@ int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *r
 		  const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
 {
 	struct emitter e;
-	struct stack stack = {.layers = 1};
 	emitter_init(&e, api, rates, oki_cuda_has_batch(api));
 	e.stream = stream;
 	e.direction = direction;
-	CUresult result = CUDA_SUCCESS;
-	if (may_stack)
-		stack_init(&stack, maps, map_count);
-	if (stack.layers > 1)
-		for (uint32_t i = 0; i < run_count && result == CUDA_SUCCESS; i++)
-			result = add_run_of_stack(&e, &stack, &runs[i]);
-	else
-		for (uint32_t m = 0; m < map_count && result == CUDA_SUCCESS; m++)
-			result = add_layer(&e, maps[m], runs, run_count);
+	CUresult result = add_all(&e, maps, map_count, may_stack, runs, run_count);
 	if (result == CUDA_SUCCESS)
 		result = flush(&e);
 	if (result == CUDA_SUCCESS)
