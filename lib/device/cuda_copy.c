@@ -344,6 +344,10 @@ static void stack_init(const struct emitter *e, struct stack *stack,
 	if (joined->segment_count > 1 || joined->segments[0].bytes != stack->host_pitch ||
 	    joined->segments[0].bytes != stack->device_pitch)
 		stack->fused.segment_count = 0;
+	/* No 2-D copy steps that far. */
+	if (!stack->fused.segment_count &&
+	    (stack->host_pitch > OKI_CUDA_MAX_PITCH || stack->device_pitch > OKI_CUDA_MAX_PITCH))
+		stack->layers = 1;
 }
 
 static bool is_stacked(const struct stack *stack, const struct oki_run *run)

@@ -10,6 +10,9 @@
 #include "kernels/gather_copy.h"
 
 #define OKI_CUDA_MAX_SMS 64u
+/* Pieces of one launch, counted in 32 bits. With few enough rows no launch has more. */
+#define OKI_CUDA_UNITS_MAX 0x7fffffffu
+#define OKI_CUDA_ROWS_MAX (OKI_CUDA_UNITS_MAX / OKI_GATHER_COLUMNS)
 
 /* Pinned host memory, one registration, and what the GPU must add to its addresses. */
 struct oki_cuda_reach {
@@ -53,11 +56,14 @@ struct oki_cuda_chunk {
 	uint64_t bytes, used;
 };
 
-/* Counters of a stream's kernels: [0] says how far the last one is, those from [1] on are used in
- * turn by signals, as many as two kernels that overlap can have, and the last two by the tickets
- * of kernels, in turns as well. */
-#define OKI_CUDA_SIGNALS (2 * OKI_JOIN_MAX)
-#define OKI_CUDA_COUNTERS (1u + OKI_CUDA_SIGNALS + 2)
+/*
+ * Counters of a stream's kernels: [0] says how far the last one is. The others are of even and of
+ * odd kernels: those of one kind never overlap, so that at any moment each is one kernel's.
+ */
+#define OKI_CUDA_SIGNALS OKI_JOIN_MAX
+#define OKI_CUDA_SIGNAL(kernel) (1u + (kernel) % 2 * OKI_CUDA_SIGNALS)
+#define OKI_CUDA_TICKETS(kernel) (1u + 2 * OKI_CUDA_SIGNALS + (kernel) % 2)
+#define OKI_CUDA_COUNTERS (1u + 2 * OKI_CUDA_SIGNALS + 2)
 
 /* A point in a kernel's work: the layers before `end` are copied when the counter reaches count. */
 struct oki_cuda_signal {
@@ -82,7 +88,8 @@ struct oki_cuda_pending {
  *            kernel copies many layers and each is ready as soon as it can be; and copies beside
  *            a kernel, when one call uses both;
  *   lanes    kernels after the first, in turns: each starts when the one before it has begun its
- *            last pieces, so that the link is never idle between two of them.
+ *            last pieces, so that the link is never idle between two of them, and when the one
+ *            before that has ended, so that never three are there.
  */
 struct oki_stream {
 	struct oki_device *device;
@@ -95,7 +102,6 @@ struct oki_stream {
 	uint32_t kernels;     /* launched since fork was recorded */
 	CUdeviceptr counters; /* 0: kernels follow each other in stream, one for every event */
 	uint32_t counts[OKI_CUDA_COUNTERS]; /* what the kernels launched so far bring them to */
-	uint32_t next_counter;		    /* for the next signal, less 1 */
 	bool gate;	    /* the next kernel waits for counts[0]: the last one is no short one */
 	uint32_t stretches; /* copied since it was recycled */
 	struct oki_cuda_pending pending;
@@ -236,7 +242,7 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 uint64_t oki_cuda_plan_rows(const struct oki_cuda_plan *plan);
 /* Forget all plans; nothing queued uses them any more. */
 void oki_cuda_plans_forget(struct oki_stream *stream);
-/* The fastest way by prediction for these layers, of which `together` are in one call, and from
+/* The fastest way by prediction for these layers, of which `together` make a stretch, and from
  * then on for all others of the plan. BOTH only if the plan has runs of both kinds. */
 enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
 				       struct oki_cuda_plan *plan,

@@ -1,6 +1,7 @@
 /* [B] Loading the copy kernel, its tables and its launches. */
 #include "device/cuda_device.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -10,8 +11,8 @@
 /* So many pieces for each group of lanes that all end at about the same time. */
 #define PIECES_PER_GROUP 8u
 #define PIECE_MAX 4096u
-/* Units are counted in 32 bits. */
-#define UNITS_MAX 0x7fffffffu
+/* Every driver takes so many bytes of parameters. */
+static_assert(sizeof(struct oki_gather) <= 4096, "a launch");
 
 /* With so much left to copy the next kernel may start: about what the link moves until it does. */
 #define EARLY_BYTES (2u << 20)
@@ -128,7 +129,7 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 	uint64_t least = launch->lanes == 32 ? OKI_GATHER_PIECE : 2048;
 	g->piece = (uint32_t)(piece < least ? least : piece);
 	uint64_t units = count_units(g);
-	while (units > UNITS_MAX && g->piece < 1u << 30) {
+	while (units > OKI_CUDA_UNITS_MAX && g->piece < 1u << 30) {
 		g->piece *= 2;
 		units = count_units(g);
 	}
@@ -218,8 +219,11 @@ static CUresult next_lane(struct oki_stream *stream, CUstream *ret_lane)
 		return CUDA_SUCCESS;
 	CUstream lane = stream->lanes[stream->kernels % 2];
 	CUresult result = CUDA_SUCCESS;
-	if (stream->kernels <= 2)
+	if (stream->kernels == 1)
 		result = api->stream_wait_event(lane, stream->fork, 0);
+	/* The first one, which has no lane, is of their kind. */
+	if (stream->kernels == 2)
+		result = api->stream_wait_event(lane, stream->lane_done[0], 0);
 	if (result == CUDA_SUCCESS && stream->gate)
 		result = api->stream_wait_value(lane, stream->counters, stream->counts[0],
 						CU_STREAM_WAIT_VALUE_GEQ);
@@ -240,7 +244,7 @@ static uint32_t set_signals(const struct oki_stream *stream, struct oki_cuda_lau
 	for (uint32_t i = first; i < launch->end; i++) {
 		if (!ends[i] && i + 1 < launch->end)
 			continue;
-		uint32_t counter = 1 + (stream->next_counter + count) % OKI_CUDA_SIGNALS;
+		uint32_t counter = OKI_CUDA_SIGNAL(stream->kernels) + count;
 		launch->gather.columns[launch->columns[i - first] - 1].signal = counter;
 		ret_signals[count] = (struct oki_cuda_signal){
 			.end = i + 1,
@@ -252,19 +256,13 @@ static uint32_t set_signals(const struct oki_stream *stream, struct oki_cuda_lau
 	return count;
 }
 
-/* Kernels that overlap use different tickets. */
-static uint32_t ticket_of(const struct oki_stream *stream)
-{
-	return 1 + OKI_CUDA_SIGNALS + stream->kernels % 2;
-}
-
 static void set_counters(const struct oki_stream *stream, struct oki_gather *g)
 {
 	if (!stream->counters)
 		return;
 	g->counters = (uint32_t *)(uintptr_t)stream->counters;
-	g->tickets = g->counters + ticket_of(stream);
-	g->first_ticket = stream->counts[ticket_of(stream)];
+	g->tickets = g->counters + OKI_CUDA_TICKETS(stream->kernels);
+	g->first_ticket = stream->counts[OKI_CUDA_TICKETS(stream->kernels)];
 }
 
 /* The kernel was accepted and will count. */
@@ -273,10 +271,9 @@ static void take_counts(struct oki_stream *stream, const struct oki_cuda_launch 
 {
 	stream->gate = launch->gather.early > 0;
 	stream->counts[0] += group_count(launch);
-	stream->counts[ticket_of(stream)] += launch->units + group_count(launch);
+	stream->counts[OKI_CUDA_TICKETS(stream->kernels)] += launch->units + group_count(launch);
 	for (uint32_t i = 0; i < signal_count; i++)
 		stream->counts[signals[i].counter] = signals[i].count;
-	stream->next_counter = (stream->next_counter + signal_count) % OKI_CUDA_SIGNALS;
 }
 
 static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *launch,
@@ -293,10 +290,12 @@ static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *l
 		return result;
 	take_counts(stream, launch, signals, signal_count);
 	CUevent done = stream->lane_done[stream->kernels++ % 2];
-	if (lane == stream->stream)
+	if (!stream->counters)
 		return CUDA_SUCCESS;
 	result = api->event_record(done, lane);
-	return result == CUDA_SUCCESS ? api->stream_wait_event(stream->stream, done, 0) : result;
+	if (result != CUDA_SUCCESS || lane == stream->stream)
+		return result;
+	return api->stream_wait_event(stream->stream, done, 0);
 }
 
 CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction direction,
@@ -307,8 +306,6 @@ CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction dire
 {
 	struct oki_cuda_launch launch;
 	*ret_signal_count = 0;
-	if (table->count == 0)
-		return CUDA_SUCCESS;
 	for (uint32_t first = 0; first < map_count; first = launch.end) {
 		struct oki_cuda_signal *signals = ret_signals + *ret_signal_count;
 		uint32_t count = 0;

@@ -60,11 +60,18 @@ static bool is_mapped(struct oki_device *device, uint64_t at, uint64_t end)
 	return true;
 }
 
+/* What it overlaps is gone: memory was mapped anew. */
 static void keep(struct oki_device *device, uint64_t from, uint64_t to)
 {
-	for (uint32_t i = 0; i < device->tensor_count; i++)
-		if (device->tensors[i].from == from && device->tensors[i].to == to)
+	for (uint32_t i = 0; i < device->tensor_count;) {
+		const struct oki_cuda_tensor *known = &device->tensors[i];
+		if (known->from == from && known->to == to)
 			return;
+		if (known->from < to && from < known->to)
+			device->tensors[i] = device->tensors[--device->tensor_count];
+		else
+			i++;
+	}
 	if (device->tensor_count < OKI_CUDA_TENSORS)
 		device->tensors[device->tensor_count++] = (struct oki_cuda_tensor){from, to};
 }

@@ -296,11 +296,9 @@ static enum oki_cuda_way fastest(struct oki_stream *stream, const struct oki_cud
 	sum.ahead = copying > stream->copying ? copying - stream->copying : 0;
 	sum.follows = stream->stretches > 0;
 	sum.last = stream->way;
-	enum oki_cuda_way way = oki_cuda_choose(rates, &sum);
 	/* Both need runs of both kinds, and a side stream that can wait for the kernel's layers. */
-	if (way == OKI_CUDA_WAY_BOTH && (!plan->sorted || !stream->counters))
-		return OKI_CUDA_WAY_KERNEL;
-	return way;
+	sum.shared = plan->sorted && stream->counters;
+	return oki_cuda_choose(rates, &sum);
 }
 
 enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
@@ -308,7 +306,8 @@ enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direc
 				       const struct oki_layer_map *const *maps, uint32_t map_count,
 				       uint32_t together)
 {
-	if (!plan || plan->rows > UINT32_MAX || stream->device->path == OKV_COPY_DMA)
+	if (!plan || plan->rows == 0 || plan->rows > OKI_CUDA_ROWS_MAX ||
+	    stream->device->path == OKV_COPY_DMA)
 		return OKI_CUDA_WAY_DMA;
 	if (stream->device->path == OKV_COPY_KERNEL)
 		return OKI_CUDA_WAY_KERNEL;

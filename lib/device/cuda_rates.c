@@ -56,6 +56,8 @@ enum oki_cuda_way oki_cuda_choose(const struct oki_cuda_rates *rates,
 	if (both < load->short_kernel_ns)
 		both = load->short_kernel_ns;
 	both += launch + FORK_NS;
+	if (!load->shared)
+		both = kernel;
 	double worth = load->dma_ns * WORTH_SMS;
 	if (load->follows && load->last == OKI_CUDA_WAY_DMA)
 		worth -= SWITCH_NS;
@@ -66,7 +68,7 @@ enum oki_cuda_way oki_cuda_choose(const struct oki_cuda_rates *rates,
 	if (kernel >= worth && both >= worth)
 		return OKI_CUDA_WAY_DMA;
 	/* The fewer bytes on SMs the better: a tie goes to both. */
-	return kernel < both ? OKI_CUDA_WAY_KERNEL : OKI_CUDA_WAY_BOTH;
+	return kernel < both || !load->shared ? OKI_CUDA_WAY_KERNEL : OKI_CUDA_WAY_BOTH;
 }
 
 void oki_cuda_rates_print(const struct oki_cuda_rates *rates, char *ret_text, size_t size)

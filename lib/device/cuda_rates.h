@@ -33,7 +33,7 @@ enum oki_cuda_way {
 	OKI_CUDA_WAY_BOTH,
 };
 
-/* Predicted costs of one copy call, all its layers together. */
+/* Predicted costs of some layers of one plan together. */
 struct oki_cuda_load {
 	uint64_t bytes;
 	uint64_t ahead;		/* bytes of other streams that copy engines may take first */
@@ -41,6 +41,7 @@ struct oki_cuda_load {
 	double kernel_ns;	/* all of it by the kernel, without its launch */
 	double long_dma_ns;	/* the runs that suit copy engines, by those */
 	double short_kernel_ns; /* the other ones by the kernel, without its launch */
+	bool shared;		/* both at once are possible */
 	bool follows;		/* another copy of the same operation, which went by `last` */
 	enum oki_cuda_way last;
 };

@@ -197,8 +197,10 @@ static int by_way(const struct job *j, struct oki_cuda_plan *plan, uint32_t map_
 	bool all = j->stream->way == OKI_CUDA_WAY_KERNEL;
 	CUresult result = oki_cuda_plan_table(j->stream, plan, all, &table);
 	/* No room for a table: copy engines need none. */
-	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+		j->stream->way = OKI_CUDA_WAY_DMA;
 		return by_engines(j, map_count);
+	}
 	if (result != CUDA_SUCCESS)
 		return refused(j, result);
 	if (!j->stream->counters)
@@ -212,11 +214,12 @@ static int by_way(const struct job *j, struct oki_cuda_plan *plan, uint32_t map_
 	return follow_next(j, long_runs, long_count);
 }
 
-/* Does a fragment lie in two pieces of an arena? The GPU may see these at unrelated places. */
+/* Does a block, up to these layers, lie in two pieces of an arena? The GPU may see those at
+ * unrelated places, and the kernel is told one. */
 static bool straddles(const struct job *j, uint32_t map_count)
 {
-	uint64_t first = UINT64_MAX, end = 0, pages = 0;
-	if (!j->stream->device->in_pieces)
+	uint64_t end = 0, pages = 0;
+	if (!j->stream->device->in_pieces || j->stream->way == OKI_CUDA_WAY_DMA)
 		return false;
 	for (uint32_t r = 0; r < j->run_count; r++) {
 		uint64_t last = (uint64_t)j->runs[r].inner_first + j->runs[r].inner;
@@ -225,15 +228,13 @@ static bool straddles(const struct job *j, uint32_t map_count)
 	for (uint32_t i = 0; i < map_count; i++)
 		for (uint32_t s = 0; s < j->maps[i]->segment_count; s++) {
 			const struct oki_segment_map *seg = &j->maps[i]->segments[s];
-			first = seg->block_offset < first ? seg->block_offset : first;
 			uint64_t to = seg->block_offset + pages * seg->bytes;
 			end = to > end ? to : end;
 		}
 	for (uint32_t r = 0; r < j->run_count; r++)
 		for (uint32_t o = 0; o < j->runs[r].blocks; o++)
 			if (oki_cuda_straddles(j->stream->device,
-					       j->runs[r].host + o * j->runs[r].host_pitch + first,
-					       end - first))
+					       j->runs[r].host + o * j->runs[r].host_pitch, end))
 				return true;
 	return false;
 }

@@ -97,7 +97,8 @@ struct oki_device_ops {
 
 	int (*stream_create)(struct oki_device *device, struct oki_stream **ret_stream,
 			     struct okv_error *err);
-	void (*stream_destroy)(struct oki_stream *stream); /* drained */
+	/* Everything but fences ended. May wait for these. */
+	void (*stream_destroy)(struct oki_stream *stream);
 	/* Everything queued ended and the stream gets a new user: what was kept for runs goes. */
 	void (*stream_recycle)(struct oki_stream *stream);
 

@@ -106,6 +106,7 @@ static int make_ready(struct okv_op *op, const struct okv_ready *ready, struct o
 	if (rc)
 		return rc;
 	op->has_stream = true;
+	op->transfer.fenced = ready->stream_count > 0;
 	rc = oki_transfer_init(w, &op->transfer, err);
 	if (rc)
 		return rc;

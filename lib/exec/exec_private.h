@@ -28,7 +28,7 @@ struct oki_stream_node {
 	struct oki_stream_node *next;
 };
 
-/* So many fenced streams are left alone at most, while others can be made. */
+/* So many streams that wait for fences are left alone at most. */
 #define OKI_FENCED_STREAMS 32u
 
 /* Marks kept for the next transfers: making one costs a small transfer a good part of its time. */

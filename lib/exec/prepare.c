@@ -21,9 +21,12 @@ static struct oki_stream_node *take_idle(struct oki_worker *worker)
 	}
 	if (fenced < OKI_FENCED_STREAMS)
 		return NULL;
-	/* A new one for every operation would never end: this one waits for those fences too. */
-	struct oki_stream_node *node = *first;
-	*first = node->next;
+	/* A new one for every operation would never end: the one that waits longest serves. */
+	struct oki_stream_node **last = first;
+	while ((*last)->next)
+		last = &(*last)->next;
+	struct oki_stream_node *node = *last;
+	*last = NULL;
 	return node;
 }
 

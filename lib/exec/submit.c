@@ -75,6 +75,9 @@ int oki_submit_begin(struct oki_worker *w, struct oki_transfer *t, struct oki_pa
 			return rc;
 		bytes += part->groups[g].count * schema->groups[sg].payload_bytes;
 	}
+	/* Before its first copy is queued: do others' streams hold it up? */
+	if (t->fenced && !t->bytes)
+		t->fenced = !w->ops->is_idle(t->stream);
 	t->bytes += bytes;
 	t->part = next;
 	return 0;
@@ -144,6 +147,15 @@ static int copy_some(struct oki_worker *w, struct oki_transfer *t, struct okv_er
 	struct stretch st;
 	next_stretch(w, t, &st);
 	const struct oki_runs *runs = &part->runs[st.group];
+	/* Layers without bytes wait for nobody: their events stand before these copies. */
+	for (uint32_t at = part->place; at < st.places[st.map_count]; at++) {
+		uint32_t layer = schema->by_order[at];
+		if (part->runs[schema->layers[layer].group].count || !is_done(w, part, layer))
+			continue;
+		int rc = record_layer(w, t, layer, false, err);
+		if (rc)
+			return rc;
+	}
 	int taken = 0;
 	if (st.map_count)
 		taken = w->ops->copy(t->stream, t->direction, st.maps, st.events, st.map_count,
@@ -156,19 +168,20 @@ static int copy_some(struct oki_worker *w, struct oki_transfer *t, struct okv_er
 		uint32_t layer = schema->by_order[part->place];
 		if (!is_done(w, part, layer))
 			continue;
-		bool copied = part->runs[schema->layers[layer].group].count;
-		int rc = record_layer(w, t, layer, copied, err);
+		int rc = record_layer(w, t, layer, true, err);
 		if (rc)
 			return rc;
 	}
 	return 0;
 }
 
-/* A transfer that goes out whole and has copies the GPU did not end yet. */
+/* A transfer that goes out whole and has copies the GPU did not end yet. One that waited for the
+ * caller's streams when it was queued may wait for long: nobody waits for it. */
 static bool small_in_flight(const struct oki_worker *w, uint64_t up_to)
 {
 	for (const struct oki_transfer *t = w->active; t; t = t->next)
-		if (!t->pieces.marks[0] && t->phase == OKI_PHASE_DRAIN && t->sequence <= up_to)
+		if (!t->pieces.marks[0] && t->phase == OKI_PHASE_DRAIN && !t->fenced &&
+		    t->sequence <= up_to)
 			return true;
 	return false;
 }

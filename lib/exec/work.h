@@ -89,6 +89,7 @@ struct oki_transfer {
 	struct CUevent_st **events;	/* one per layer or NULL entries; NULL: none at all */
 	struct CUevent_st *final_event; /* recorded after the last copy, or NULL */
 	struct oki_stream *stream;	/* of the worker's pool, fenced by the caller */
+	bool fenced; /* by streams that may still be busy; the worker's from submit on */
 
 	/* the worker's */
 	struct oki_transfer *next;

@@ -90,8 +90,9 @@ static void rig_copy(struct rig *r, enum oki_direction direction,
 		     const struct oki_run *runs, uint32_t run_count)
 {
 	for (uint32_t done = 0; done < map_count;) {
-		int taken = ops->copy(r->stream, direction, maps + done, NULL, map_count - done,
-				      runs, run_count, &problem);
+		uint32_t most = map_count - done < OKI_JOIN_MAX ? map_count - done : OKI_JOIN_MAX;
+		int taken = ops->copy(r->stream, direction, maps + done, NULL, most, runs,
+				      run_count, &problem);
 		ck_assert_msg(taken > 0, "%s", problem.text);
 		done += (uint32_t)taken;
 	}
@@ -282,6 +283,45 @@ START_TEST(an_event_comes_after_its_layer)
 }
 END_TEST
 
+/* Launches in a row, the middle one short: more layers of K and V than one launch has columns for.
+ * Each takes its own pieces, round after round. */
+START_TEST(launches_take_their_own_pieces)
+{
+	enum { LAYERS = 80, ROWS = 8 };
+	const uint64_t row = 4096, block = LAYERS * 2 * row;
+	struct oki_layer_map layers[LAYERS];
+	const struct oki_layer_map *maps[LAYERS];
+	struct oki_run runs[ROWS];
+	uint64_t seed = 31;
+	struct rig r;
+	rig_init(&r, OKV_COPY_KERNEL, 4);
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		layers[l] = (struct oki_layer_map){
+			.base = (uint8_t *)r.pages + l * 2 * ROWS * row,
+			.page_stride = row,
+			.segment_count = 2,
+			.page_count = ROWS,
+			.segments = {{0, l * 2 * row, row}, {ROWS * row, (l * 2 + 1) * row, row}}};
+		maps[l] = &layers[l];
+	}
+	for (uint32_t i = 0; i < ROWS; i++)
+		runs[i] = (struct oki_run){
+			.host = r.host + i * block, .blocks = 1, .inner = 1, .page = i * 5 % ROWS};
+	for (int n = 0; n < 100; n++) {
+		rig_noise(&r, &seed, ROWS * block, ROWS * block);
+		for (uint32_t l = 0; l < LAYERS; l++)
+			for (uint32_t s = 0; s < 2; s++)
+				for (uint32_t i = 0; i < ROWS; i++)
+					memcpy(r.want_pages + l * 2 * ROWS * row + s * ROWS * row +
+						       runs[i].page * row,
+					       runs[i].host + (l * 2 + s) * row, row);
+		rig_copy(&r, OKI_TO_PAGES, maps, LAYERS, runs, ROWS);
+		ck_assert_msg(rig_is_right(&r, ROWS * block, ROWS * block), "round %d", n);
+	}
+	rig_fini(&r);
+}
+END_TEST
+
 /* A long part of a layer and then a short one, which has the event: it follows the long one too. */
 START_TEST(an_event_comes_after_earlier_parts)
 {
@@ -463,6 +503,7 @@ int main(void)
 	tcase_add_loop_test(tc, every_alignment, 0, 2);
 	tcase_add_loop_test(tc, many_rows_of_many_layers, 0, 2);
 	tcase_add_loop_test(tc, an_event_comes_after_its_layer, 0, 4);
+	tcase_add_test(tc, launches_take_their_own_pieces);
 	tcase_add_loop_test(tc, an_event_comes_after_earlier_parts, 0, 2);
 	tcase_add_test(tc, device_addresses_are_used);
 	tcase_add_loop_test(tc, both_ways_at_once, 0, 2);

@@ -15,8 +15,11 @@ static struct {
 	int one, two, batches, entries, launches, records, waits, gates;
 	uint32_t gate; /* of the last launch that waited for the one before it */
 	unsigned blocks;
-	CUstream queue;	   /* of the last launch */
-	uint32_t *tickets; /* of the last launch */
+	CUstream queue;	 /* of the last launch */
+	CUstream waiter; /* the stream of the last wait for an event, and that event */
+	CUevent awaited;
+	CUevent before_launch; /* what the last launch's stream waited for last, if it just did */
+	uint32_t *tickets;     /* of the last launch */
 	uint32_t *counters;
 	uint32_t columns;			/* of all launches */
 	uint32_t columns_at[OKI_CUDA_COUNTERS]; /* as the counter was raised last */
@@ -113,6 +116,7 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 	calls.launches++;
 	calls.blocks = gx;
 	calls.queue = stream;
+	calls.before_launch = calls.waiter == stream ? calls.awaited : NULL;
 	if (g->counters)
 		g->counters[0] += count_groups(function, gx);
 	if (g->tickets) {
@@ -143,7 +147,7 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 		if (!signal)
 			continue;
 		ck_assert_ptr_nonnull(g->counters);
-		ck_assert_uint_le(signal, OKI_CUDA_SIGNALS);
+		ck_assert_uint_le(signal, 2 * OKI_CUDA_SIGNALS);
 		g->counters[signal] += count_groups(function, gx);
 		calls.columns_at[signal] = calls.columns;
 	}
@@ -190,8 +194,10 @@ static CUresult fake_record(CUevent event, CUstream stream)
 
 static CUresult fake_wait(CUstream stream, CUevent event, unsigned flags)
 {
-	(void)stream, (void)event, (void)flags;
+	(void)flags;
 	calls.waits++;
+	calls.waiter = stream;
+	calls.awaited = event;
 	return CUDA_SUCCESS;
 }
 

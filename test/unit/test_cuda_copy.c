@@ -459,6 +459,43 @@ START_TEST(stacked_layers_take_few_copies)
 }
 END_TEST
 
+/* Prices are of all the layers, stacked or not, and copies nobody could make are not in them. */
+START_TEST(stacks_have_a_price)
+{
+	struct oki_run one = {.blocks = 1, .inner = 1};
+	struct oki_run run = {.blocks = 4, .host_pitch = 1 << 20, .page_pitch = 3, .inner = 1};
+	struct stacked k;
+	stacked_init(&k, UNEVEN, 2, 8, 1, 4096);
+	double alone = 0;
+	for (uint32_t l = 0; l < STACKED; l++)
+		alone += oki_cuda_copy_ns(rates, true, k.maps[l], &run);
+	double all = oki_cuda_stack_ns(rates, true, k.maps, STACKED, &run);
+	ck_assert(all > 0.9 * alone && all < 1.1 * alone);
+	stacked_fini(&k);
+	/* Layers of 3 GiB each: no 2-D copy has such a pitch. */
+	struct oki_layer_map far[STACKED];
+	const struct oki_layer_map *maps[STACKED];
+	for (uint64_t l = 0; l < STACKED; l++) {
+		far[l] = (struct oki_layer_map){
+			.base = (uint8_t *)(uintptr_t)((1 + l) * (3ull << 30)),
+			.page_stride = 65536,
+			.segment_count = 1,
+			.page_count = 64,
+			.segments = {{0, l * 65536, 65536}}};
+		maps[l] = &far[l];
+	}
+	alone = STACKED * oki_cuda_copy_ns(rates, true, maps[0], &run);
+	all = oki_cuda_stack_ns(rates, true, maps, STACKED, &run);
+	ck_assert(all > 0.9 * alone && all < 1.1 * alone);
+	/* Nearer ones: cheaper than each on its own. */
+	for (uint64_t l = 0; l < STACKED; l++)
+		far[l].base = (uint8_t *)(uintptr_t)((1 + l) * (1ull << 30));
+	alone = STACKED * oki_cuda_copy_ns(rates, false, maps[0], &one);
+	all = oki_cuda_stack_ns(rates, false, maps, STACKED, &one);
+	ck_assert(all < 0.9 * alone);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cuda copy operations");
@@ -475,6 +512,7 @@ int main(void)
 	tcase_add_test(tc, layers_share_a_batch);
 	tcase_add_loop_test(tc, stacked_layers_have_the_same_bytes, 0, 2);
 	tcase_add_test(tc, stacked_layers_take_few_copies);
+	tcase_add_test(tc, stacks_have_a_price);
 	suite_add_tcase(suite, tc);
 	SRunner *runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);

@@ -207,21 +207,65 @@ START_TEST(kernels_overlap_at_their_ends)
 		ck_assert_uint_eq(s.stream.counts[0] - before,
 				  calls.blocks * OKI_GATHER_THREADS / 32);
 	}
-	/* fork, then an event of its own for each later one, which the stream waits for; each
-	 * lane waits for fork once */
-	ck_assert_int_eq(calls.records, 1 + 4);
+	/* fork, then an event for each, which the stream waits for where it is not its own; the
+	 * first lane waits for fork, the second for the first kernel, whose counters it uses */
+	ck_assert_int_eq(calls.records, 1 + 5);
 	ck_assert_int_eq(calls.waits, 4 + 2);
 	/* The next user's first kernel follows that user's fences. */
 	oki_cuda_plans_forget(&s.stream);
 	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
 	ck_assert_int_eq(calls.gates, 4);
-	ck_assert_int_eq(calls.records, 6);
+	ck_assert_int_eq(calls.records, 6 + 2);
 	/* After a kernel that is all last pieces no gate is needed. */
 	run.blocks = 2;
 	oki_cuda_plans_forget(&s.stream);
 	for (int n = 0; n < 3; n++)
 		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
 	ck_assert_int_eq(calls.gates, 4);
+	stage_fini(&s);
+	free(host);
+	free(pages);
+}
+END_TEST
+
+/* Kernels that use the same counters and tickets never overlap, however short they are and whatever
+ * the gate lets through: each waits for the one before the last. */
+START_TEST(never_three_kernels)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	stage_counters(&s);
+	s.stream.lane_done[0] = (CUevent)(uintptr_t)1000;
+	s.stream.lane_done[1] = (CUevent)(uintptr_t)1001;
+	uint8_t *host = calloc(16, 64), *pages = calloc(16, 64);
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = 64,
+				    .segment_count = 1,
+				    .page_count = 16,
+				    .segments = {{0, 0, 64}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run run = {
+		.host = host, .host_pitch = 64, .blocks = 16, .page_pitch = 1, .inner = 1};
+	uint32_t *tickets[4];
+	CUstream queues[4];
+	for (int n = 0; n < 4; n++) {
+		calls.before_launch = NULL;
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
+		tickets[n] = calls.tickets;
+		queues[n] = calls.queue;
+		/* The first one is in no lane: the one that shares its counters waits for it. */
+		if (n == 2)
+			ck_assert_ptr_eq(calls.before_launch, s.stream.lane_done[0]);
+		else
+			ck_assert_ptr_ne(calls.before_launch, s.stream.lane_done[0]);
+	}
+	ck_assert_ptr_eq(tickets[0], tickets[2]);
+	ck_assert_ptr_eq(tickets[1], tickets[3]);
+	ck_assert_ptr_ne(tickets[0], tickets[1]);
+	ck_assert_ptr_eq(queues[0], s.stream.stream);
+	ck_assert_ptr_eq(queues[1], s.stream.lanes[1]);
+	ck_assert_ptr_eq(queues[2], s.stream.lanes[0]);
+	ck_assert_ptr_eq(queues[3], s.stream.lanes[1]);
 	stage_fini(&s);
 	free(host);
 	free(pages);
@@ -425,8 +469,14 @@ START_TEST(the_faster_way_is_chosen)
 				      .dma_ns = 12e6,
 				      .kernel_ns = 2.4e6,
 				      .long_dma_ns = 0.61e6,
-				      .short_kernel_ns = 1.2e6};
+				      .short_kernel_ns = 1.2e6,
+				      .shared = true};
 	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_BOTH);
+	/* Where that cannot be, the better one of the two. */
+	load.shared = false;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load.dma_ns = 2.3e6;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
 }
 END_TEST
 
@@ -484,6 +534,7 @@ int main(void)
 	tcase_add_test(tc, the_kernel_gets_device_addresses);
 	tcase_add_test(tc, one_table_for_all_layers);
 	tcase_add_test(tc, kernels_overlap_at_their_ends);
+	tcase_add_test(tc, never_three_kernels);
 	tcase_add_test(tc, parts_follow_each_other);
 	tcase_add_test(tc, events_follow_their_layers);
 	tcase_add_test(tc, events_without_counters);

@@ -1,0 +1,248 @@
+/* In which order a part goes to the device: copies, events, pieces. The device only writes down. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/exec_private.h"
+
+#define LAYERS 6u
+#define MIB (1ull << 20)
+
+/* What the device was told: "c" and how many layers, "e" and which event, "m" for a mark. */
+static char story[256];
+static uint32_t takes; /* layers of one copy call at most */
+static bool idle;      /* what a stream says */
+static struct oki_mark *complete;
+
+static void tell(char what, uint64_t number)
+{
+	size_t at = strlen(story);
+	snprintf(story + at, sizeof(story) - at, "%c%llu ", what, (unsigned long long)number);
+}
+
+static int copy(struct oki_stream *stream, enum oki_direction direction,
+		const struct oki_layer_map *const *maps, struct CUevent_st *const *events,
+		uint32_t map_count, const struct oki_run *runs, uint32_t run_count,
+		struct okv_error *err)
+{
+	(void)stream, (void)direction, (void)maps, (void)runs, (void)run_count, (void)err;
+	uint32_t taken = map_count < takes ? map_count : takes;
+	tell('c', taken);
+	for (uint32_t i = 0; i < taken; i++)
+		if (events[i])
+			tell('E', (uintptr_t)events[i]);
+	return (int)taken;
+}
+
+static int record_event(struct oki_stream *stream, struct CUevent_st *event, struct okv_error *err)
+{
+	(void)stream, (void)err;
+	tell('e', (uintptr_t)event);
+	return 0;
+}
+
+static int record(struct oki_stream *stream, struct oki_mark *mark, struct okv_error *err)
+{
+	(void)stream, (void)mark, (void)err;
+	tell('m', 0);
+	return 0;
+}
+
+static int query(struct oki_mark *mark, struct okv_error *err)
+{
+	(void)err;
+	return mark == complete;
+}
+
+static bool is_idle(struct oki_stream *stream)
+{
+	(void)stream;
+	return idle;
+}
+
+static const struct oki_device_ops ops = {
+	.name = "diary",
+	.max_pitch = UINT32_MAX,
+	.copy = copy,
+	.record_event = record_event,
+	.record = record,
+	.query = query,
+	.is_idle = is_idle,
+};
+
+static void layer_enqueued(void *arg, uint32_t layer)
+{
+	(void)arg, (void)layer;
+}
+
+static const struct oki_transfer_source source = {.layer_enqueued = layer_enqueued};
+
+/* Two groups whose layers take turns in the model's order. */
+static struct oki_schema schema;
+static struct oki_geometry geometry;
+static struct oki_worker w;
+static bool recorded[LAYERS];
+static struct CUevent_st *events[LAYERS];
+static uint8_t block[64];
+static const uint32_t page[1] = {0};
+static const struct oki_pair pair = {.host = block};
+
+static void setup(void)
+{
+	struct okv_layer_schema ls[2][3];
+	struct okv_group_schema groups[2];
+	struct okv_layer layers[LAYERS];
+	struct okv_error err;
+	memset(ls, 0, sizeof(ls));
+	memset(groups, 0, sizeof(groups));
+	memset(layers, 0, sizeof(layers));
+	for (uint32_t g = 0; g < 2; g++) {
+		for (uint32_t i = 0; i < 3; i++) {
+			ls[g][i] = (struct okv_layer_schema){2 * i + g, 1, {32 * MIB}};
+			layers[g * 3 + i] = (struct okv_layer){
+				.base = (void *)(uintptr_t)((1 + g * 3 + i) * 64 * MIB),
+				.length = 32 * MIB,
+				.page_stride = 32 * MIB,
+				.page_count = 1,
+				.segment_count = 1,
+				.segment_bytes = {32 * MIB}};
+		}
+		groups[g] = (struct okv_group_schema){.kind = OKV_GROUP_FULL,
+						      .block_tokens = 16,
+						      .layer_count = 3,
+						      .layout_tag = "NHD",
+						      .layers = ls[g]};
+	}
+	struct okv_namespace_options ns = {.size = sizeof(ns),
+					   .rank_slots = 1,
+					   .model = "m",
+					   .pipeline_stages = 1,
+					   .group_count = 2,
+					   .groups = groups};
+	ck_assert_int_eq(oki_schema_init(&schema, &ns, &err), 0);
+	ck_assert_int_eq(oki_geometry_init(&geometry, &schema, layers, LAYERS, &err), 0);
+	w = (struct oki_worker){.ops = &ops, .config = {.schema = &schema, .geometry = &geometry}};
+	memset(recorded, 0, sizeof(recorded));
+	for (uint32_t i = 0; i < LAYERS; i++)
+		events[schema.by_order[i]] = (struct CUevent_st *)(uintptr_t)(i + 1);
+	story[0] = 0;
+	takes = OKI_JOIN_MAX;
+	complete = NULL;
+}
+
+static void teardown(void)
+{
+	oki_compile_scratch_fini(&w.scratch);
+	oki_geometry_fini(&geometry);
+	oki_schema_fini(&schema);
+}
+
+static void begin(struct oki_transfer *t, uint32_t group)
+{
+	struct okv_error err;
+	struct oki_part part = {.groups_done = 1, .last = true};
+	part.groups[0].pairs = (struct oki_pair *)(uintptr_t)&pair;
+	part.groups[0].count = 1;
+	t->source = &source;
+	t->group_count = 1;
+	t->groups[0] = (struct oki_transfer_group){group, 1, page};
+	t->events = events;
+	t->recorded = recorded;
+	ck_assert_int_eq(oki_submit_begin(&w, t, &part, &err), 0);
+}
+
+static int some(struct oki_transfer *t)
+{
+	struct okv_error err;
+	bool moved;
+	int rc = oki_submit_some(&w, t, &moved, &err);
+	ck_assert_int_ge(rc, 0);
+	return rc;
+}
+
+static void end(struct oki_transfer *t)
+{
+	while (t->kept_count)
+		oki_runs_fini(&t->kept[--t->kept_count]);
+	free(t->kept);
+}
+
+/* Events of layers without bytes wait for no copy of the layers around them. */
+START_TEST(layers_without_bytes_come_first)
+{
+	struct oki_transfer t = {0};
+	begin(&t, 0);
+	ck_assert_int_eq(some(&t), 1);
+	ck_assert_str_eq(story, "e2 e4 e6 c3 E1 E3 E5 ");
+	end(&t);
+}
+END_TEST
+
+/* A device that takes one layer at a time is asked again; nothing is recorded twice. */
+START_TEST(what_was_not_taken_follows)
+{
+	struct oki_transfer t = {0};
+	takes = 1;
+	begin(&t, 1);
+	ck_assert_int_eq(some(&t), 1);
+	ck_assert_str_eq(story, "e1 e3 e5 c1 E2 c1 E4 c1 E6 ");
+	end(&t);
+}
+END_TEST
+
+/* Of a large transfer no more than 64 MiB are in one call, and two pieces ahead. */
+START_TEST(pieces_end_in_marks)
+{
+	struct oki_transfer t = {0};
+	t.pieces.marks[0] = (struct oki_mark *)&story[0];
+	t.pieces.marks[1] = (struct oki_mark *)&story[1];
+	begin(&t, 0);
+	ck_assert_int_eq(some(&t), 0);
+	ck_assert_str_eq(story, "e2 e4 c2 E1 E3 m0 ");
+	ck_assert_int_eq(some(&t), 1);
+	ck_assert_str_eq(story, "e2 e4 c2 E1 E3 m0 e6 c1 E5 ");
+	end(&t);
+}
+END_TEST
+
+/* A large transfer lets small ones end, but not those that wait for a stream of the caller's. */
+START_TEST(nobody_waits_for_the_fenced)
+{
+	struct oki_transfer large = {0}, small = {.phase = OKI_PHASE_DRAIN};
+	large.pieces.marks[0] = (struct oki_mark *)&story[0];
+	large.pieces.marks[1] = (struct oki_mark *)&story[1];
+	begin(&large, 0);
+	ck_assert_int_eq(some(&large), 0);
+	/* Its second piece was on its way too, and the first one is complete. */
+	large.pieces.busy[1] = true;
+	large.pieces.filling = 0;
+	complete = large.pieces.marks[0];
+	idle = _i;
+	small.fenced = true;
+	memset(recorded, 0, sizeof(recorded));
+	begin(&small, 1);
+	ck_assert(small.fenced == !_i);
+	w.active = &small;
+	ck_assert_int_eq(some(&large), !_i);
+	end(&small);
+	end(&large);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("submit");
+	TCase *tc = tcase_create("submit");
+	tcase_add_checked_fixture(tc, setup, teardown);
+	tcase_add_test(tc, layers_without_bytes_come_first);
+	tcase_add_test(tc, what_was_not_taken_follows);
+	tcase_add_test(tc, pieces_end_in_marks);
+	tcase_add_loop_test(tc, nobody_waits_for_the_fenced, 0, 2);
+	suite_add_tcase(suite, tc);
+	SRunner *runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	int failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
