@@ -283,6 +283,12 @@ void oki_binding_put(struct okv_binding *binding)
 	okv_namespace_close(ns);
 }
 
+void oki_binding_less(struct okv_binding *binding)
+{
+	if (--binding->running == 0)
+		pthread_cond_broadcast(&binding->drained);
+}
+
 void oki_binding_kick(struct okv_binding *binding)
 {
 	pthread_mutex_lock(&binding->lock);
@@ -345,7 +351,12 @@ void oki_binding_shut(struct okv_binding *binding)
 		wait_drained(binding, UINT64_MAX);
 	}
 	/* Poisoned: copies may still run, so worker, pins and owners stay until the process exits.
-	 */
+	 * What nobody claimed is waited for by nobody either, so it ends here. */
+	if (poisoned(binding) && !binding->shut) {
+		pthread_mutex_unlock(&binding->lock);
+		abandon_unclaimed(binding);
+		pthread_mutex_lock(&binding->lock);
+	}
 	if (poisoned(binding))
 		binding->gone = true;
 	bool first = !binding->shut && !binding->gone;

@@ -17,6 +17,9 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 	oki_transfer_fini(op->binding->worker, &op->transfer);
 	oki_op_let_go(op);
 	pthread_mutex_lock(&op->lock);
+	/* Result and running count at once: who has waited for the operation finds the binding
+	 * drained, and who has drained the binding finds results. */
+	pthread_mutex_lock(&op->binding->lock);
 	op->phase = phase;
 	bool lost = atomic_load(&op->engine->state) != 0;
 	bool sealed_later = phase == OKI_OP_DRAINED && op->kind == OKW_OP_PUBLISH;
@@ -24,8 +27,9 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 		oki_op_doom(op, OKV_E_SESSION, "the Manager went before the blocks were sealed");
 	if (!sealed_later || lost)
 		oki_op_finish(op);
+	oki_binding_less(op->binding);
+	pthread_mutex_unlock(&op->binding->lock);
 	pthread_mutex_unlock(&op->lock);
-	oki_op_gone(op);
 }
 
 /* The worker looks at it no more. */
@@ -156,7 +160,7 @@ static int copy_part(struct okv_op *op, uint32_t index, uint8_t **ret_part, uint
 	atomic_store(&oki_record_of(op)->consumed, index + 1);
 	/* The bank has BANK_SHARE for every record: the last part of that size lets nobody wait,
 	 * so it goes back with Drained. */
-	if (index + 1 < op->part_total || bytes > BANK_SHARE)
+	if (op->part_total > 1 || bytes > BANK_SHARE)
 		oki_record_ring(op, &c->retire);
 	*ret_part = part;
 	*ret_bytes = bytes;

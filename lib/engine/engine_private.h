@@ -20,7 +20,7 @@
  * Lock order, outermost first:
  *   register_lock → rpc_lock
  *   engine->lock; binding->lock → event_lock
- *   op->lock → table_lock, notify_lock, the worker's locks
+ *   op->lock → binding->lock, table_lock, notify_lock, the worker's locks
  * No caller's function (owner, log) runs under any of them.
  *
  * References: an engine is held by the caller's handle and by every namespace, binding, lease
@@ -243,14 +243,11 @@ void oki_op_doom(struct okv_op *op, int status, const char *text);
 /* With op->lock held: the one final result. */
 void oki_op_finish(struct okv_op *op);
 /* As okv_op_wait() for who has spun already. */
-int oki_op_sleep(struct okv_op *op, int timeout_ms);
+int oki_op_sleep(struct okv_op *op, uint64_t deadline_ns);
 /* Set the flag of one layer, or (layer_count) of all, and wake who waits for it. */
 void oki_op_flag(struct okv_op *op, _Atomic bool *flags, uint32_t layer);
 /* The operation touches no page any more: busy marks, owners, stream. */
 void oki_op_let_go(struct okv_op *op);
-/* And after its result, or what is known of it, is there: it does not count as running any more, so
- * that who drains a binding finds results. */
-void oki_op_gone(struct okv_op *op);
 /* Not claimed yet? Then it never will be, and ends with status. */
 void oki_op_abandon(struct okv_op *op, int status, const char *text);
 
@@ -270,6 +267,8 @@ void oki_busy_leave(struct okv_op *op);
 /* binding.c */
 void oki_binding_get(struct okv_binding *binding);
 void oki_binding_put(struct okv_binding *binding);
+/* With binding->lock held: one operation, or hold, less. */
+void oki_binding_less(struct okv_binding *binding);
 /* Wake the worker, if it is still there. */
 void oki_binding_kick(struct okv_binding *binding);
 /* Refuse, drain, stop the worker, unpin, release owners. Any number of threads may call it: each

@@ -159,15 +159,6 @@ void oki_op_let_go(struct okv_op *op)
 	atomic_fetch_sub(&op->engine->counters.ops_running, 1);
 }
 
-void oki_op_gone(struct okv_op *op)
-{
-	struct okv_binding *b = op->binding;
-	pthread_mutex_lock(&b->lock);
-	if (--b->running == 0)
-		pthread_cond_broadcast(&b->drained);
-	pthread_mutex_unlock(&b->lock);
-}
-
 void oki_op_abandon(struct okv_op *op, int status, const char *text)
 {
 	bool kick = false;
@@ -186,6 +177,9 @@ void oki_op_abandon(struct okv_op *op, int status, const char *text)
 		/* A publish that drained: whether it was sealed cannot be learned any more. */
 		oki_op_doom(op, status, text);
 		oki_op_finish(op);
+	} else if (!op->final && op->phase == OKI_OP_ACTIVE) {
+		/* Its worker may wait for a part that nobody offers any more. */
+		kick = true;
 	}
 	pthread_mutex_unlock(&op->lock);
 	if (kick)
@@ -238,10 +232,13 @@ static bool sleep_until(const struct wish *w, uint64_t deadline, int *ret_rc)
 {
 	struct okv_op *op = w->op;
 	bool there = false;
+	pthread_mutex_lock(&op->lock);
+	/* G8: declared first, then the look; and before the bells are asked for, so that the worker
+	 * does not call them off. */
+	atomic_fetch_add(&op->waiters, 1);
+	pthread_mutex_unlock(&op->lock);
 	oki_record_listen(op);
 	pthread_mutex_lock(&op->lock);
-	/* G8: declared first, then the look. */
-	atomic_fetch_add(&op->waiters, 1);
 	for (bool in_time = true;;) {
 		there = answered(w, ret_rc);
 		if (there || !in_time)
@@ -254,7 +251,7 @@ static bool sleep_until(const struct wish *w, uint64_t deadline, int *ret_rc)
 }
 
 /* False: the time is over; *ret_rc is not written then. */
-static bool wait_for(const struct wish *w, int timeout_ms, bool may_spin, int *ret_rc)
+static bool wait_for(const struct wish *w, int timeout_ms, int *ret_rc)
 {
 	if (answered(w, ret_rc))
 		return true;
@@ -266,7 +263,7 @@ static bool wait_for(const struct wish *w, int timeout_ms, bool may_spin, int *r
 		return there;
 	}
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
-	if (may_spin && w->op->engine->options.spin_us && spin(w, deadline, ret_rc))
+	if (w->op->engine->options.spin_us && spin(w, deadline, ret_rc))
 		return true;
 	return sleep_until(w, deadline, ret_rc);
 }
@@ -280,7 +277,7 @@ static int wait_layer_flag(struct okv_op *op, uint32_t layer, int timeout_ms, bo
 	if (!possible || layer >= op->layer_count)
 		return OKV_E_INVAL;
 	const struct wish wish = {op, &(in_place ? op->done : op->enqueued)[layer], true};
-	return wait_for(&wish, timeout_ms, true, &rc) ? rc : OKV_E_TIMEOUT;
+	return wait_for(&wish, timeout_ms, &rc) ? rc : OKV_E_TIMEOUT;
 }
 
 int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeout_ms)
@@ -306,11 +303,11 @@ int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result)
 	return rc;
 }
 
-int oki_op_sleep(struct okv_op *op, int timeout_ms)
+int oki_op_sleep(struct okv_op *op, uint64_t deadline_ns)
 {
 	const struct wish wish = {op, &op->final, false};
 	int rc;
-	return wait_for(&wish, timeout_ms, false, &rc) ? rc : OKV_E_TIMEOUT;
+	return sleep_until(&wish, deadline_ns, &rc) ? rc : OKV_E_TIMEOUT;
 }
 
 int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result)
@@ -319,7 +316,7 @@ int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_res
 	if (rc)
 		return rc;
 	const struct wish wish = {op, &op->final, false};
-	if (!wait_for(&wish, timeout_ms, true, &rc))
+	if (!wait_for(&wish, timeout_ms, &rc))
 		return OKV_E_TIMEOUT;
 	/* The result is complete with final and never changes after. */
 	if (ret_result)

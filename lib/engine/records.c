@@ -237,10 +237,16 @@ void oki_record_advance(struct okv_op *op)
 
 void oki_record_watch(struct okv_op *op)
 {
-	if (op->spinning || !op->engine->options.spin_us)
-		return;
-	op->spinning = true;
-	atomic_fetch_or(&oki_record_of(op)->engine_flags, OKW_ENGINE_SPINNING);
+	_Atomic uint32_t *flags = &oki_record_of(op)->engine_flags;
+	/* A publish is told at Reaped. Who sleeps for that, or waits for its completion, must not
+	 * depend on this thread, which may stand in another transfer's copy by then. */
+	bool told = op->kind == OKW_OP_PUBLISH &&
+		    (op->flags & OKV_OP_NOTIFY || atomic_load(&op->waiters));
+	op->spinning = op->engine->options.spin_us && !told;
+	if (op->spinning)
+		atomic_fetch_or(flags, OKW_ENGINE_SPINNING);
+	else
+		atomic_fetch_and(flags, ~OKW_ENGINE_SPINNING);
 }
 
 /* G1: clear the flag, then look; the Manager moves, then reads the flag. */
@@ -266,9 +272,11 @@ void oki_record_rest(struct okv_op *op)
 void oki_record_listen(struct okv_op *op)
 {
 	pthread_mutex_lock(&op->lock);
-	bool unclaimed = op->binding && op->phase == OKI_OP_GRANT;
+	/* What only a move of the record can end; a claimed restore ends with its copies. */
+	bool ends_there = op->binding && !op->final &&
+			  (op->phase == OKI_OP_GRANT || op->kind == OKW_OP_PUBLISH);
 	pthread_mutex_unlock(&op->lock);
-	if (unclaimed)
+	if (ends_there)
 		want_bells(op);
 }
 
@@ -276,9 +284,12 @@ void oki_record_listen(struct okv_op *op)
  * bell more for that one) is harmless, and only oki_record_advance() says what became of op. */
 int oki_record_wait(struct okv_op *op, struct okw_record *r, int timeout_ms)
 {
+	uint64_t deadline = oki_deadline_ns(timeout_ms);
 	uint64_t spin_end = oki_now_ns() + (uint64_t)op->engine->options.spin_us * 1000u;
 	uint32_t rounds = 0;
 	bool done;
+	if (deadline < spin_end)
+		spin_end = deadline;
 	do {
 		do {
 			done = OKI_TAG_STATE(oki_tag_load(r)) == OKW_DONE;
@@ -290,5 +301,5 @@ int oki_record_wait(struct okv_op *op, struct okw_record *r, int timeout_ms)
 		/* G1 again: clear the flag, then look; the Manager moves, then reads the flag. */
 		atomic_fetch_and(&r->engine_flags, ~OKW_ENGINE_SPINNING);
 	oki_record_advance(op);
-	return oki_op_sleep(op, timeout_ms);
+	return oki_op_sleep(op, deadline);
 }

@@ -2,12 +2,15 @@
  * for them. */
 #include <check.h>
 #include <string.h>
+#include <sys/socket.h>
 
+#include "engine/engine_private.h"
 #include "grant/parts.h"
 #include "grant/state.h"
 #include "process/child.h"
 #include "process/fake_manager.h"
 #include "support/gate.h"
+#include "support/local.h"
 
 #define BLOCK_BYTES (256u << 10)
 #define GATED_PAGE 3u
@@ -107,12 +110,85 @@ START_TEST(a_failed_operation_holds_up_nobody)
 }
 END_TEST
 
+/* ---- Managers that leave ---- */
+
+static _Atomic int64_t taken; /* the record in Preparing; -1: none */
+
+static void keep(struct fake *fake, uint32_t i, uint64_t tag)
+{
+	(void)fake, (void)tag;
+	atomic_store(&taken, i);
+}
+
+static struct okw_record *begin(uint32_t flags, struct okv_op **ret_op)
+{
+	struct okv_engine_options o;
+	f = (struct fake){.record = keep, .never_reaps = true};
+	atomic_store(&taken, -1);
+	fake_start(&f);
+	okv_engine_options_init(&o);
+	o.socket_path = f.path;
+	o.connect_timeout_ms = 500;
+	o.flags = flags;
+	kv_ok(okv_engine_open(&o, &engine, kv_err));
+	ns = kv_namespace(engine, &shape);
+	kv_rank_open(&rank, ns, &shape, 0);
+	kv_ok(kv_publish_start(&rank, 1, 0, 1, (uint32_t[]){0}, 0, ret_op, kv_err));
+	kv_until(atomic_load(&taken) >= 0);
+	return &f.channel.control->records[taken];
+}
+
+/* It grants, offers nothing, scribbles over the record and hangs up. */
+START_TEST(a_part_that_never_comes_ends_with_the_session)
+{
+	struct okv_op *op;
+	struct okv_op_result r;
+	struct okw_record *record = begin(0, &op);
+	const struct okw_transfer_reply reply = {.blocks = 1, .part_total = 1};
+	memcpy(f.channel.requests + record->request_offset + ((record->request_bytes + 7u) & ~7u),
+	       &reply, sizeof(reply));
+	record->reply_bytes = sizeof(reply);
+	uint64_t tag = oki_tag_load(record);
+	ck_assert(oki_move(record, &tag, OKW_GRANTED, OKI_MOVER_MANAGER));
+	fake_ring(&f, (uint32_t)taken);
+	kv_until(OKI_TAG_STATE(oki_tag_load(record)) == OKW_ACTIVE);
+	/* Nothing ends it, so its worker asks for the part in vain and sleeps. */
+	ck_assert_int_eq(okv_op_wait(op, 20, &r), OKV_E_TIMEOUT);
+	atomic_store(&record->tag, OKI_TAG(OKI_TAG_GENERATION(tag), OKW_PREPARING));
+	shutdown(f.sock, SHUT_RDWR);
+	ck_assert_int_eq(okv_op_wait(op, 60000, &r), OKV_E_SESSION);
+	okv_op_release(op);
+	kv_rank_close(&rank);
+	okv_namespace_close(ns);
+	okv_engine_close(engine);
+	fake_end(&f);
+}
+END_TEST
+
+/* Poisoned by another binding: what the Manager never answered ends when the engine is closed. */
+START_TEST(an_unclaimed_operation_of_a_poisoned_engine_ends)
+{
+	struct okv_op *op;
+	struct okv_op_result r;
+	begin(OKV_ENGINE_POISON, &op);
+	ck_assert_int_eq(okv_op_wait(op, 20, &r), OKV_E_TIMEOUT);
+	atomic_store(&engine->state, OKV_E_POISONED);
+	okv_engine_close(engine);
+	ck_assert_int_eq(okv_op_wait(op, 60000, &r), OKV_E_CANCELLED);
+	okv_op_release(op);
+	/* The binding stays: its copies might run on. */
+	fake_end(&f);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("fail");
 	TCase *t = tcase_create("fail");
 	tcase_set_timeout(t, 240);
 	tcase_add_test(t, a_failed_operation_holds_up_nobody);
+	tcase_add_test(t, a_part_that_never_comes_ends_with_the_session);
+	tcase_add_test(t, an_unclaimed_operation_of_a_poisoned_engine_ends);
 	suite_add_tcase(s, t);
 	SRunner *runner = srunner_create(s);
 	srunner_run_all(runner, CK_ENV);

@@ -1,5 +1,6 @@
 /* Callers and workers that spin for an answer, and those that sleep at once: the same outcomes. */
 #include <check.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,6 +115,79 @@ START_TEST(a_refusal_is_told_while_the_worker_stands_in_a_copy)
 }
 END_TEST
 
+/* The worker drained the publish, and then it stands: whoever sleeps for the blocks to be stored,
+ * or polls for the completion, hears of it from somebody else. */
+static void drained_and_told(uint64_t seq, struct okv_lease *lease, bool notify)
+{
+	struct okv_op *publish, *stands;
+	struct okv_completion c;
+	struct okv_op_result r;
+	struct kv_gate gate;
+	uint32_t n = 0;
+	const uint32_t page = 40, from = 5;
+	kv_gate_close_page(&gate, &a, 0, 0, page);
+	kv_ok(kv_publish_start(&a, seq, 0, 1, &from, notify ? OKV_OP_NOTIFY : 0, &publish, kv_err));
+	kv_ok(kv_restore_start(&a, lease, 0, 1, &page, OKV_RESTORE_KEEP, &stands, kv_err));
+	kv_gate_wait(&gate);
+	/* Not if the worker began with the restore. */
+	bool stored = false;
+	for (int i = 0; i < 200 && !stored; i++)
+		stored = kv_lookup(ns, seq, 1, 1, NULL) == 1;
+	if (stored && notify) {
+		struct pollfd p = {.fd = okv_engine_fd(engine), .events = POLLIN};
+		ck_assert_int_eq(poll(&p, 1, 60000), 1);
+		ck_assert_int_eq(okv_engine_poll(engine, &c, 1, &n), 0);
+		ck_assert_uint_eq(n, 1);
+	} else if (stored) {
+		ck_assert_int_eq(okv_op_wait(publish, 60000, &r), 0);
+	}
+	ck_assert_int_eq(okv_op_poll(stands, NULL), OKV_E_RUNNING);
+	kv_gate_open(&gate);
+	ck_assert_int_eq(okv_op_wait(publish, 60000, &r), 0);
+	ck_assert_int_eq(okv_op_wait(stands, 60000, &r), 0);
+	if (notify && !n)
+		ck_assert_int_eq(okv_engine_poll(engine, &c, 1, &n), 0);
+	okv_op_release(publish);
+	okv_op_release(stands);
+}
+
+START_TEST(a_stored_publish_is_told_while_the_worker_stands_in_a_copy)
+{
+	start(_i);
+	struct okv_lease *lease;
+	struct okv_op_result r;
+	ck_assert_int_eq(kv_publish(&a, 1, 0, 1, NULL, &r), 0);
+	ck_assert_uint_eq(kv_lookup(ns, 1, 1, 1, &lease), 1);
+	for (uint32_t i = 0; i < 20; i++)
+		drained_and_told(100 + i, lease, i % 2);
+	okv_lease_release(lease);
+	stop();
+}
+END_TEST
+
+/* Whoever has waited for all operations finds the binding drained. */
+START_TEST(a_waited_for_operation_does_not_run_any_more)
+{
+	start(_i);
+	struct okv_lease *lease;
+	struct okv_op_result r;
+	const uint32_t page = 40;
+	ck_assert_int_eq(kv_publish(&a, 1, 0, 1, NULL, &r), 0);
+	ck_assert_uint_eq(kv_lookup(ns, 1, 1, 1, &lease), 1);
+	for (uint32_t i = 0; i < 2000; i++) {
+		if (i % 10)
+			ck_assert_int_eq(kv_restore(&a, lease, 0, 1, &page, OKV_RESTORE_KEEP, &r),
+					 0);
+		else
+			ck_assert_int_eq(kv_publish(&a, 9, i, 1, (uint32_t[]){5}, &r), 0);
+		ck_assert_int_eq(okv_binding_quiesce(a.binding, 0), 0);
+		ck_assert_int_eq(okv_binding_resume(a.binding), 0);
+	}
+	okv_lease_release(lease);
+	stop();
+}
+END_TEST
+
 /* Start publishes that nobody can claim until no record is left. Their number comes back. */
 static uint32_t fill_table(struct kv_rank *b, struct okv_op *ops[RECORDS], uint32_t wanted)
 {
@@ -202,6 +276,8 @@ int main(void)
 	tcase_set_timeout(t, 240);
 	tcase_add_loop_test(t, every_outcome_is_told, 0, WAYS);
 	tcase_add_loop_test(t, a_refusal_is_told_while_the_worker_stands_in_a_copy, 0, WAYS);
+	tcase_add_loop_test(t, a_stored_publish_is_told_while_the_worker_stands_in_a_copy, 0, WAYS);
+	tcase_add_loop_test(t, a_waited_for_operation_does_not_run_any_more, 0, WAYS);
 	tcase_add_loop_test(t, ten_thousand_small_operations_leave_no_record, 0, WAYS);
 	tcase_add_test(t, a_hot_small_operation_wakes_nobody);
 	suite_add_tcase(s, t);
