@@ -237,7 +237,8 @@ static void flipped(bool records)
 	struct raw r = {.sock = -1};
 	struct flipper f;
 	uint32_t dropped = 0;
-	for (uint32_t n = 0; n < 3000; n++) {
+	/* And on, until a flip was met: a busy machine may give its thread little time. */
+	for (uint32_t n = 0; n < 3000 || (!dropped && n < 10000000); n++) {
 		if (r.sock < 0) {
 			open_raw(&r);
 			flip_start(&f, &r, records);
