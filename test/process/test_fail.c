@@ -11,6 +11,7 @@
 #include "process/fake_manager.h"
 #include "support/gate.h"
 #include "support/local.h"
+#include "support/suite.h"
 
 #define BLOCK_BYTES (256u << 10)
 #define GATED_PAGE 3u
@@ -190,9 +191,5 @@ int main(void)
 	tcase_add_test(t, a_part_that_never_comes_ends_with_the_session);
 	tcase_add_test(t, an_unclaimed_operation_of_a_poisoned_engine_ends);
 	suite_add_tcase(s, t);
-	SRunner *runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return kv_suite_run(s);
 }

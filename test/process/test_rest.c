@@ -9,6 +9,7 @@
 #include "process/child.h"
 #include "process/fake_manager.h"
 #include "support/local.h"
+#include "support/suite.h"
 
 static const struct kv_shape shape = {.pages = 64};
 
@@ -197,9 +198,5 @@ int main(void)
 	tcase_add_loop_test(t, a_cancel_is_answered_while_everybody_rests, 0, SPINS);
 	tcase_add_loop_test(t, a_silent_manager_keeps_nobody, 0, SPINS);
 	suite_add_tcase(s, t);
-	SRunner *runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return kv_suite_run(s);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "support/refused.h"
+#include "support/suite.h"
 
 #define N KV_SCENE_BLOCKS
 
@@ -585,9 +586,5 @@ int main(void)
 	tcase_add_test(t, an_engine_that_restores_only);
 	tcase_add_test(t, closed_and_quiesced_handles);
 	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return kv_suite_run(s);
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "support/refused.h"
+#include "support/suite.h"
 
 static struct kv_scene scene;
 
@@ -540,9 +541,5 @@ int main(void)
 	tcase_add_test(t, namespaces);
 	tcase_add_test(t, bindings);
 	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return kv_suite_run(s);
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "support/kv.h"
+#include "support/suite.h"
 
 static void round_trip(const struct kv_shape *shape)
 {
@@ -68,9 +69,5 @@ int main(void)
 	tcase_add_test(t, one_token_pages);
 	tcase_add_test(t, padded_odd_sizes);
 	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return kv_suite_run(s);
 }

@@ -6,6 +6,7 @@
 
 #include "support/local.h"
 #include "support/tensors.h"
+#include "support/suite.h"
 
 static struct kv_local manager;
 static struct okv_engine *engine;
@@ -563,9 +564,5 @@ int main(void)
 	tcase_add_test(t, s41_counts_that_disagree_cost_nothing);
 	tcase_add_test(t, s41_handshakes_at_once);
 	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return kv_suite_run(s);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "support/local.h"
+#include "support/suite.h"
 
 #define IDLE_MS 300  /* one measured interval */
 #define QUIET 3	     /* so many of them in a row without any wakeup */
@@ -199,9 +200,5 @@ int main(void)
 	tcase_add_test(t, an_idle_engine_and_its_manager_sleep);
 	tcase_add_test(t, an_embedded_manager_sleeps_as_well);
 	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return kv_suite_run(s);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "support/tensors.h"
+#include "support/suite.h"
 
 #define CHECK_REFUSED(rc_, err_, code)                                                       \
 	do {                                                                                 \
@@ -567,9 +568,5 @@ int main(void)
 	tcase_add_test(t, s8_a_block_with_fewer_tokens_is_not_published);
 	tcase_add_test(t, s33_layers_without_bytes_are_refused);
 	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return kv_suite_run(s);
 }

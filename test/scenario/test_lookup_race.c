@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "support/kv.h"
+#include "support/suite.h"
 
 #define THREADS 6
 #define ROUNDS 4000
@@ -106,9 +107,5 @@ int main(void)
 	tcase_add_test(t, answer_overtakes_asker);
 	tcase_add_test(t, close_beside_lookups);
 	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return kv_suite_run(s);
 }

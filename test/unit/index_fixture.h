@@ -295,13 +295,4 @@ static UNUSED_OK struct oki_index_stats stats(struct bed *bed)
 	return now;
 }
 
-static UNUSED_OK int run_suite(Suite *suite)
-{
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
-
 #endif

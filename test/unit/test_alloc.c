@@ -1,5 +1,6 @@
 /* [M] The arena allocator against a shadow map of every grain. */
 #include "arena/alloc.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -362,9 +363,5 @@ int main(void)
 	tcase_add_test(tc, a_short_wanted_node_does_not_stop_a_large_piece);
 	tcase_add_loop_test(tc, random_work_matches_the_shadow, 0, 8);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return kv_suite_run(suite);
 }

@@ -16,6 +16,7 @@
 #include "arena/place.h"
 #include "arena/touch.h"
 #include "wire/wire.h"
+#include "support/suite.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define ALL_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -369,9 +370,5 @@ int main(void)
 	tcase_add_loop_test(tc, touch_covers_all_nodes_with_any_number_of_threads, 0, 5);
 	tcase_add_test(tc, touch_reports_a_shard_without_memory);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return kv_suite_run(suite);
 }

@@ -1,5 +1,6 @@
 /* [M] Memory budgets read from a made-up /proc and /sys. */
 #include "arena/budget.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <ftw.h>
@@ -245,9 +246,5 @@ int main(void)
 	tcase_add_test(tc, check_names_all_three_numbers);
 	tcase_add_test(tc, this_host_can_be_read);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return kv_suite_run(suite);
 }

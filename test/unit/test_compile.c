@@ -1,5 +1,6 @@
 /* [B] Runs stand for exactly the pairs they came from. */
 #include "compile_fixture.h"
+#include "support/suite.h"
 
 /* What one row of a run or of a pair says: page `page` is part `part` of the block at host. */
 struct row {
@@ -439,10 +440,7 @@ int main(void)
 	tcase_add_test(tc, largest_plan_compiles);
 	tcase_add_test(tc, pages_are_checked);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
+	int rc = kv_suite_run(suite);
 	oki_compile_scratch_fini(&scratch);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return rc;
 }

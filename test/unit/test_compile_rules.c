@@ -1,5 +1,6 @@
 /* [B] Runs are exactly those of the rules, whatever way the compiler takes to them. */
 #include "compile_fixture.h"
+#include "support/suite.h"
 
 /* ---- the same by the rules alone, without any of the short cuts ---- */
 
@@ -245,10 +246,7 @@ int main(void)
 	tcase_add_test(tc, one_odd_block_among_whole_ones);
 	tcase_add_test(tc, a_plan_of_any_size_is_cut);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
+	int rc = kv_suite_run(suite);
 	oki_compile_scratch_fini(&scratch);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return rc;
 }

@@ -11,6 +11,7 @@
 #include "device/rect.h"
 #include "test/device/copy_case.h"
 #include "test/unit/fake_cuda.h"
+#include "support/suite.h"
 
 START_TEST(bytes_as_a_plain_loop)
 {
@@ -514,11 +515,7 @@ int main(void)
 	tcase_add_test(tc, stacked_layers_take_few_copies);
 	tcase_add_test(tc, stacks_have_a_price);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite);
 }
 #else
 

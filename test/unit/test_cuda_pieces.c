@@ -10,6 +10,7 @@
 
 #include "device/cuda_device.h"
 #include "test/device/copy_case.h"
+#include "support/suite.h"
 
 #define PIECES_MAX 4096
 
@@ -593,11 +594,7 @@ int main(void)
 	tcase_add_loop_test(tc, a_row_is_an_entry_for_each_piece, 0, 2);
 	tcase_add_loop_test(tc, the_kernel_reads_no_block_of_two_pieces, 0, 3);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite);
 }
 
 #else

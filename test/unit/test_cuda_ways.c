@@ -10,6 +10,7 @@
 
 #include "test/device/copy_case.h"
 #include "test/unit/fake_cuda.h"
+#include "support/suite.h"
 
 #define ROW 4096u
 
@@ -542,11 +543,7 @@ int main(void)
 	tcase_add_test(tc, the_faster_way_is_chosen);
 	tcase_add_test(tc, runs_decide);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite);
 }
 #else
 

@@ -1,5 +1,6 @@
 /* [M] What goes first when space runs out, and what never goes. */
 #include "index_fixture.h"
+#include "support/suite.h"
 
 START_TEST(least_recent_sequence_goes_first)
 {
@@ -398,5 +399,5 @@ int main(void)
 	tcase_add_test(never, a_partial_block_with_a_writer_stays);
 	tcase_add_test(never, what_can_never_fit_evicts_nothing);
 	suite_add_tcase(suite, never);
-	return run_suite(suite);
+	return kv_suite_run(suite);
 }

@@ -5,6 +5,7 @@
 
 #include "plan/geometry.h"
 #include "plan/overlap.h"
+#include "support/suite.h"
 
 #define BASE 0x100000000ull /* addresses only: no test touches them */
 
@@ -470,9 +471,5 @@ int main(void)
 	tcase_add_test(tc, combs_are_exact_at_full_size);
 	tcase_add_test(tc, geometries_agree_with_a_byte_map);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite);
 }

@@ -28,6 +28,7 @@ static void yield_maybe(void);
 #include "grant/parts.c"
 #include "grant/proof.c"
 #include "grant/state.c"
+#include "support/suite.h"
 
 #define ROUNDS 3000
 #define PARTS 3u
@@ -592,8 +593,6 @@ int main(void)
 {
 	Suite *suite = suite_create("grant_races");
 	TCase *races = tcase_create("races");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(races, 120);
 	tcase_add_test(races, claim_against_revoke_has_one_winner);
@@ -601,9 +600,5 @@ int main(void)
 	tcase_add_test(races, drained_proof_never_covers_a_live_claim);
 	tcase_add_test(races, one_record_lives_many_lives);
 	suite_add_tcase(suite, races);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite);
 }

@@ -8,6 +8,7 @@
 
 #include "device/rect.h"
 #include "test/device/copy_case.h"
+#include "support/suite.h"
 
 static const struct oki_device_ops *const ops = &oki_device_host;
 
@@ -495,9 +496,5 @@ int main(void)
 	tcase_add_test(tc, refusals);
 	tcase_add_test(tc, rows_merge);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite);
 }

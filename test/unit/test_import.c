@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "arena/backing.h"
+#include "support/suite.h"
 
 #define BYTES (UINT64_C(4) << 20)
 
@@ -111,9 +112,5 @@ int main(void)
 	tcase_add_test(tc, wrong_numbers_are_refused);
 	tcase_add_test(tc, files_that_could_shrink_are_refused);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return kv_suite_run(suite);
 }

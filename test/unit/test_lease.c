@@ -1,5 +1,6 @@
 /* [M] Leases: shares, time, knowers, slots, and how much they may pin. */
 #include "index_fixture.h"
+#include "support/suite.h"
 
 static int open_lease(struct bed *bed, uint32_t session, const struct okw_lookup_reply *from,
 		      struct okw_lookup_reply *ret_reply)
@@ -495,5 +496,5 @@ int main(void)
 	tcase_add_test(limits, what_a_short_lease_leaves_out_was_still_used);
 	tcase_add_test(limits, a_window_is_shortened_as_a_whole);
 	suite_add_tcase(suite, limits);
-	return run_suite(suite);
+	return kv_suite_run(suite);
 }

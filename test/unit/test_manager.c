@@ -1,6 +1,7 @@
 /* The Manager against records moved by hand: answers, grants, parts, ends, budgets. */
 #include "fake_engine.h"
 #include "manager/manager_private.h"
+#include "support/suite.h"
 
 static struct fixture f;
 static struct fake e;
@@ -555,9 +556,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-	SRunner *runner = srunner_create(suite());
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite());
 }

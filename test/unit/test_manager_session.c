@@ -1,5 +1,6 @@
 /* The Manager's sessions: hello, registration, bad peers, loss, quarantine. */
 #include "fake_engine.h"
+#include "support/suite.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -482,9 +483,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-	SRunner *runner = srunner_create(suite());
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite());
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "exec/exec_private.h"
+#include "support/suite.h"
 
 #define MIB (1u << 20)
 #define US 1000u
@@ -105,9 +106,5 @@ int main(void)
 	tcase_add_test(tc, nothing_is_expected_without_reason);
 	tcase_add_test(tc, a_claim_is_awaited_longer);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite);
 }

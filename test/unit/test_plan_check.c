@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "engine/engine_private.h"
+#include "support/suite.h"
 
 #define BLOCKS 6u /* of each group */
 #define ARENA_BYTES 65536u
@@ -272,9 +273,5 @@ int main(void)
 	tcase_add_test(tc, a_block_may_end_with_its_arena);
 	tcase_add_test(tc, groups_stand_one_after_the_other);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite);
 }

@@ -1,5 +1,6 @@
 /* [M] Publish and the end of holds: who stores what, when it is seen, what becomes of the rest. */
 #include "index_fixture.h"
+#include "support/suite.h"
 
 START_TEST(missing_keys_get_slots_in_order_side_by_side)
 {
@@ -466,5 +467,5 @@ int main(void)
 	tcase_add_test(ends, without_a_proof_nothing_is_freed);
 	tcase_add_test(ends, a_quarantined_rank_leaves_the_others_slots);
 	suite_add_tcase(suite, ends);
-	return run_suite(suite);
+	return kv_suite_run(suite);
 }

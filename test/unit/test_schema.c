@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "plan/schema.h"
 #include "wire/wire.h"
+#include "support/suite.h"
 
 /* One valid namespace: K and V in 4 full layers, a window group of 2 between them. */
 struct sample {
@@ -558,9 +559,5 @@ int main(void)
 	tcase_add_test(tc, huge_counts_in_bytes_are_refused);
 	tcase_add_test(tc, too_many_layers_in_bytes_are_refused);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite);
 }

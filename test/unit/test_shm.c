@@ -1,5 +1,6 @@
 /* [B] Shared memory files: proof before mapping, one mapping per file and rights. */
 #include "wire/shm.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <errno.h>
@@ -246,9 +247,5 @@ int main(void)
 	tcase_add_test(tc, descriptor_rights_bound_the_mapping);
 	tcase_add_test(tc, threads_share_the_table);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return kv_suite_run(suite);
 }

@@ -6,6 +6,7 @@
 #include "grant/parts.h"
 #include "grant/proof.h"
 #include "grant/state.h"
+#include "support/suite.h"
 
 #define E OKI_MOVER_ENGINE
 #define M OKI_MOVER_MANAGER
@@ -311,8 +312,6 @@ int main(void)
 	TCase *edges = tcase_create("edges");
 	TCase *parts = tcase_create("parts");
 	TCase *proofs = tcase_create("proofs");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(edges, edges_are_the_graph);
 	tcase_add_test(edges, every_move_by_every_mover);
@@ -332,9 +331,5 @@ int main(void)
 	suite_add_tcase(suite, parts);
 	suite_add_tcase(suite, proofs);
 
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "exec/exec_private.h"
+#include "support/suite.h"
 
 #define LAYERS 6u
 #define MIB (1ull << 20)
@@ -240,9 +241,5 @@ int main(void)
 	tcase_add_test(tc, pieces_end_in_marks);
 	tcase_add_loop_test(tc, nobody_waits_for_the_fenced, 0, 2);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run(suite);
 }

@@ -1,5 +1,6 @@
 /* [M] Namespaces, keys, and which prefix of what is there is usable. */
 #include "index_fixture.h"
+#include "support/suite.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -516,5 +517,5 @@ int main(void)
 	tcase_add_test(keys, the_largest_request_is_answered);
 	tcase_add_test(keys, threads_agree);
 	suite_add_tcase(suite, keys);
-	return run_suite(suite);
+	return kv_suite_run(suite);
 }
