@@ -24,7 +24,9 @@ struct okv_engine_options {
 	const char *socket_path;		    /* copied; NULL: default path */
 	const struct okv_manager_options *embedded; /* copied; NULL: defaults; EMBEDDED only */
 	int32_t connect_timeout_ms; /* for each answer at open and registration; default 5,000 */
-	uint32_t spin_us; /* how long a call or a worker spins before it sleeps; default 50 */
+	/* How long a call or a worker spins before it sleeps, a worker that waits for the Manager
+	 * four times as long; 0: never; default 50. */
+	uint32_t spin_us;
 	okv_log_fn *log;
 	void *log_arg;
 	uint32_t trust_uid; /* OKV_ENGINE_TRUST_UID only */
