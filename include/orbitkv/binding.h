@@ -147,13 +147,17 @@ struct okv_binding_options {
 	uint32_t copy_sms;
 };
 
+/** The host device, index 0, rank slot 0. */
 OKV_EXPORT void okv_binding_options_init(struct okv_binding_options *opts);
 
 /**
  * Register this rank's tensors. All geometry is proven here: no two pages, layers or segments
  * overlap, every page lies inside its tensor, sizes agree with the schema. Arenas are imported
- * and pinned here. Layers of one binding, and bindings of one process, may interleave inside one
- * allocation (fused and cross-layer tensors) but never share a byte.
+ * and pinned here. Layers of one binding, and bindings of one engine, may interleave inside one
+ * allocation (fused and cross-layer tensors) but never share a byte. Another engine of the process
+ * does not know of them: register the tensors there only when nothing of the first one runs.
+ * A block's pages lie one after another in each segment of it, so engines with pages of different
+ * lengths share blocks as long as a block's tokens and segment bytes are the same.
  *
  * Owns     shares the layers' memory through their owners until unregistered; returns owned.
  * Errors   OKV_E_INVAL, OKV_E_EXISTS (bytes registered already), OKV_E_UNSUPPORTED (no device).
@@ -165,7 +169,8 @@ OKV_EXPORT int okv_binding_register(struct okv_namespace *ns,
 
 /**
  * Refuse new operations, wait until all of this binding drained, release the owners, free.
- * Operations not granted within the engine's connect_timeout_ms end as OKV_E_CANCELLED.
+ * Operations not granted within the engine's connect_timeout_ms end as OKV_E_CANCELLED; a Manager
+ * that hangs is then given as long again to answer.
  * NULL is allowed. Operation handles stay valid to query and release. Any number of threads may
  * call okv_binding_quiesce() beside it, but only one may unregister.
  */

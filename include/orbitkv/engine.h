@@ -48,7 +48,9 @@ OKV_EXPORT void okv_engine_options_init(struct okv_engine_options *opts);
  * with that. The Manager decides by itself whom it serves (allow_uids).
  *
  * Owns     returns owned; okv_engine_close().
- * Errors   OKV_E_CONNECT, OKV_E_VERSION, OKV_E_PERM, OKV_E_AGAIN (too many sessions).
+ * Errors   OKV_E_CONNECT, OKV_E_TIMEOUT (a Manager that does not answer), OKV_E_CLOSED (one that
+ *          drains), OKV_E_VERSION, OKV_E_PERM, OKV_E_AGAIN (too many sessions), OKV_E_INVAL and
+ *          OKV_E_LIMIT (options).
  * Blocks   up to connect_timeout_ms (embedded: while memory is touched).   Threads any.
  */
 OKV_EXPORT int okv_engine_open(const struct okv_engine_options *opts,
@@ -66,7 +68,7 @@ OKV_EXPORT void okv_engine_close(struct okv_engine *engine);
 
 /**
  * One descriptor for poll(2): readable while completions wait for okv_engine_poll() or the
- * session is lost. Borrowed; never read or close it.
+ * session is lost. Borrowed; never read or close it. Negative for NULL and after a fork.
  */
 OKV_EXPORT int okv_engine_fd(struct okv_engine *engine);
 

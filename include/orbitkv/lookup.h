@@ -24,6 +24,8 @@ struct okv_keys {
 	const void *keys;   /* count * key_bytes */
 };
 
+#define OKV_MAX_LEASES 4096u /* lease handles of one engine at a time */
+
 #define OKV_LOOKUP_PEEK 0x1u /* only ask: pins nothing, changes nothing, needs no release */
 
 struct okv_lookup_options {
@@ -32,7 +34,8 @@ struct okv_lookup_options {
 	uint32_t consumers; /* how many restores will spend a share; default 1 */
 	uint32_t group_count;
 	const struct okv_keys *groups; /* distinct; block 0 of each is the sequence's start */
-	int32_t timeout_ms;	       /* for the answer; default 5,000; < 0 without limit */
+	int32_t timeout_ms; /* for the answer; default 5,000; < 0 without limit, 0: only if
+			     * it comes while the call spins */
 	uint32_t reserved;
 };
 
@@ -56,11 +59,13 @@ struct okv_lookup_result {
 /**
  * Find the longest usable prefix. A block is usable when every rank slot of it is sealed.
  * Without PEEK the usable blocks are pinned by a lease, which ends with its last consumer, its
- * TTL (renewed by use), or the last session that knows it.
+ * TTL (renewed by use), or the last session that knows it. A lease that ended pins nothing, but its
+ * handle keeps one of OKV_MAX_LEASES places until it is released.
  *
  * Owns     borrows opts; returns owned: a lease, or NULL on a miss or with PEEK (ret_lease may
- *          be NULL then).
- * Errors   OKV_E_AGAIN: the reservation limit leaves nothing, or the request area is full.
+ *          be NULL then). okv_lease_release().
+ * Errors   OKV_E_AGAIN: the reservation limit leaves nothing, no place for a lease is left, or the
+ *          request area is full. OKV_E_TIMEOUT: no answer in time; it changed nothing.
  * Blocks   for one answer.   Threads any.
  */
 OKV_EXPORT int okv_lookup(struct okv_namespace *ns, const struct okv_lookup_options *opts,

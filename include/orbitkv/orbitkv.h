@@ -11,10 +11,13 @@
  *   stats.h     okv_stats_get        counters
  *   manager.h   okv_manager_create   the other side, embeddable
  *
- * Calls return 0 or an OKV_E_… code and may explain it in a struct okv_error.
+ * Calls return 0 or an OKV_E_… code and may explain it in a struct okv_error. What a ret_…
+ * argument points to is written on success only: set handles to NULL before, and what closes them
+ * at the end takes whatever came about.
  * Option structs start with their size; fill them with their _init call. A struct of an older
  * header gets defaults for what it lacks; a newer one is accepted when what we do not know is 0.
- * Handles may be released in any order and any state; what they own lives until drained.
+ * Handles may be released in any order and any state, each exactly once, and not while another
+ * thread is in a call on it; what they own lives until drained.
  */
 #ifndef ORBITKV_ORBITKV_H
 #define ORBITKV_ORBITKV_H

@@ -18,6 +18,7 @@ struct okv_engine_stats {
 	uint64_t restored_bytes;
 	uint64_t published_bytes;
 	uint64_t lookups;
+	uint64_t leases;      /* handles not released yet, of OKV_MAX_LEASES */
 	uint64_t ops_running; /* not drained */
 	uint64_t bindings;
 	uint64_t arenas_mapped;

@@ -38,7 +38,9 @@ struct okv_restore_group {
 	uint32_t first; /* counted from the first block the lease holds of the group */
 	uint32_t count;
 	uint32_t reserved;
-	const uint32_t *pages; /* count * pages per block, in block order; none twice */
+	/* count * pages per block (okv_layer), in block order; none twice. So many are read: a
+	 * shorter array cannot be noticed. */
+	const uint32_t *pages;
 };
 
 struct okv_restore_options {
@@ -65,7 +67,9 @@ OKV_EXPORT void okv_restore_options_init(struct okv_restore_options *opts);
  * Pages    the library's until the operation drained: okv_op_wait() or okv_op_poll() saying so.
  *          A timeout or a cancel is not permission to reuse them.
  * Errors   OKV_E_INVAL (also a page named twice), OKV_E_BUSY (a page or event of another running
- *          operation), OKV_E_CLOSED, OKV_E_AGAIN. Nothing was started.
+ *          operation), OKV_E_CLOSED, OKV_E_AGAIN. Nothing was started. The operation itself may
+ *          also end with OKV_E_AGAIN (too many restores of the device are running) or another
+ *          refusal of the Manager: nothing was copied then, and its pages are as they were.
  * Blocks   never.   Threads any.
  */
 OKV_EXPORT int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
@@ -82,7 +86,7 @@ struct okv_publish_group {
 	uint32_t first_position; /* block index of the first key in its sequence */
 	uint32_t tokens;	 /* valid tokens in these blocks: exactly count * block_tokens */
 	const void *parent;	 /* key before the first, keys.key_bytes long; NULL at position 0 */
-	const uint32_t *pages;	 /* count * pages per block, in block order */
+	const uint32_t *pages;	 /* count * pages per block, in block order; so many are read */
 };
 
 struct okv_publish_options {
@@ -142,7 +146,9 @@ struct okv_op_result {
 OKV_EXPORT int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeout_ms);
 /**
  * Wait until this layer's bytes are in place, for callers on the CPU. On a CUDA binding this is
- * the end of the whole operation: there, consumers wait on layer events on the GPU.
+ * the end of the whole operation: there, consumers wait on layer events on the GPU. layer,
+ * timeout_ms and failures as above: after anything but 0 the layer must not be used. A publish has
+ * no such layers: OKV_E_INVAL.
  */
 OKV_EXPORT int okv_op_wait_layer(struct okv_op *op, uint32_t layer, int timeout_ms);
 /**
@@ -155,7 +161,10 @@ OKV_EXPORT int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result);
  * or OKV_E_TIMEOUT with the operation unaffected. ret_result (may be NULL) is written at the end.
  */
 OKV_EXPORT int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result);
-/** Ask it to end early. It still ends exactly once, as cancelled or as it would have. */
+/**
+ * Ask it to end early. It still ends exactly once, as cancelled or as it would have; before it was
+ * granted that is for the Manager to say.
+ */
 OKV_EXPORT int okv_op_cancel(struct okv_op *op);
 /**
  * Drop the handle, in any state; a running operation goes on to its end and its pages, events

@@ -19,7 +19,8 @@ int oki_options_take(void *dst, size_t dst_size, const void *src, const char *wh
 				size);
 	if (size > 65536)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				"%s options: size %u is no option struct's", what, size);
+				"%s options: size %u is too large; fill them with the _init call",
+				what, size);
 	for (size_t i = dst_size; i < size; i++)
 		if (((const uint8_t *)src)[i])
 			return oki_fail(err, OKV_E_VERSION, OKV_STAGE_ARGUMENTS,

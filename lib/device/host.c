@@ -115,12 +115,7 @@ static int host_check_memory(struct oki_device *device, const void *base, uint64
 			     struct okv_error *err)
 {
 	(void)device;
-	uint64_t end;
-	if (!base || bytes == 0 || __builtin_add_overflow((uint64_t)(uintptr_t)base, bytes, &end))
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
-				"%p with %llu bytes is no host memory", base,
-				(unsigned long long)bytes);
-	return 0;
+	return oki_host_check_memory(base, bytes, err);
 }
 
 static int host_check_event(struct oki_device *device, struct CUevent_st *event,

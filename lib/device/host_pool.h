@@ -81,4 +81,7 @@ uint64_t oki_host_advance(const struct oki_host_work *work, struct oki_host_curs
 /* Copy the bytes that such an advance passed over. */
 void oki_host_copy(const struct oki_host_work *work, struct oki_host_cursor from, uint64_t bytes);
 
+/* Is [base, base + bytes) mapped in this process, for reading and writing? */
+int oki_host_check_memory(const void *base, uint64_t bytes, struct okv_error *err);
+
 #endif

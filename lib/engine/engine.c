@@ -37,7 +37,8 @@ int oki_engine_usable(struct okv_engine *engine, struct okv_error *err)
 		return oki_fail(err, OKV_E_CLOSED, OKV_STAGE_ARGUMENTS, "the engine is closed");
 	int state = atomic_load(&engine->state);
 	if (state)
-		return oki_fail(err, state, OKV_STAGE_ARGUMENTS, "%s", okv_status_text(state));
+		return oki_fail(err, state, OKV_STAGE_CONNECT, "%s; close it and open another",
+				okv_status_text(state));
 	return 0;
 }
 
@@ -228,6 +229,7 @@ int okv_stats_get(struct okv_engine *engine, struct okv_engine_stats *ret_stats)
 		.restored_bytes = atomic_load(&c->restored_bytes),
 		.published_bytes = atomic_load(&c->published_bytes),
 		.lookups = atomic_load(&c->lookups),
+		.leases = atomic_load(&c->leases),
 		.ops_running = atomic_load(&c->ops_running),
 		.wakeups = atomic_load(&c->wakeups) + atomic_load(&c->worker_wakeups_gone),
 		.arenas_mapped = atomic_load(&engine->arena_count),

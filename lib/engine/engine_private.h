@@ -32,7 +32,7 @@
 struct oki_counters {
 	_Atomic uint64_t restores_started, restores_ok, restores_failed;
 	_Atomic uint64_t publishes_started, publishes_ok, publishes_failed;
-	_Atomic uint64_t restored_bytes, published_bytes, lookups, ops_running;
+	_Atomic uint64_t restored_bytes, published_bytes, lookups, leases, ops_running;
 	_Atomic uint64_t wakeups, worker_wakeups_gone;
 };
 

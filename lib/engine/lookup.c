@@ -1,12 +1,15 @@
 /* [E] Lookups and leases. */
 #include "engine/engine_private.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/options.h"
+
+static_assert(OKV_MAX_LEASES == OKW_LEASES, "lease handles and places");
 
 void okv_lookup_options_init(struct okv_lookup_options *opts)
 {
@@ -115,6 +118,7 @@ static int make_lease(struct okv_namespace *ns, const struct okw_lookup_reply *r
 	if (!lease)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_PREPARE, "no memory for a lease");
 	oki_ns_get(ns);
+	atomic_fetch_add_explicit(&ns->engine->counters.leases, 1, memory_order_relaxed);
 	lease->ns = ns;
 	lease->slot = reply->lease_slot;
 	memcpy(lease->id.bytes, reply->lease_id, sizeof(lease->id.bytes));
@@ -136,7 +140,9 @@ int okv_lookup(struct okv_namespace *ns, const struct okv_lookup_options *opts,
 	if (!rc)
 		rc = check_keys(ns, &o, &bytes, err);
 	if (!rc && (o.flags & ~OKV_LOOKUP_PEEK || o.reserved))
-		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "unknown lookup flags");
+		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "%s 0x%x",
+			      o.reserved ? "reserved is" : "unknown lookup flags",
+			      o.reserved ? o.reserved : o.flags);
 	bool peek = o.flags & OKV_LOOKUP_PEEK;
 	if (!rc && !peek && (!ret_lease || !o.consumers))
 		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
@@ -241,6 +247,7 @@ void okv_lease_release(struct okv_lease *lease)
 	if (!lease || oki_forked(lease->ns->engine))
 		return;
 	oki_lease_forget(lease->ns->engine, lease->slot);
+	atomic_fetch_sub_explicit(&lease->ns->engine->counters.leases, 1, memory_order_relaxed);
 	okv_namespace_close(lease->ns);
 	free(lease);
 }

@@ -78,9 +78,12 @@ int oki_ns_check_keys(const struct okv_namespace *ns, const struct okv_keys *key
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"group %u of a schema with %u", keys->group,
 				ns->schema.group_count);
-	if (!keys->keys || !keys->count || keys->count > OKV_MAX_BLOCKS || !keys->key_bytes ||
-	    keys->key_bytes > OKV_MAX_KEY_BYTES || keys->reserved)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+	if (!keys->keys || keys->reserved)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "group %u: %s", keys->group,
+				keys->keys ? "reserved is not 0" : "keys is NULL");
+	bool above = keys->count > OKV_MAX_BLOCKS || keys->key_bytes > OKV_MAX_KEY_BYTES;
+	if (above || !keys->count || !keys->key_bytes)
+		return oki_fail(err, above ? OKV_E_LIMIT : OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"group %u: %u keys of %u bytes; 1 to %u of 1 to %u are possible",
 				keys->group, keys->count, keys->key_bytes, OKV_MAX_BLOCKS,
 				OKV_MAX_KEY_BYTES);

@@ -64,7 +64,7 @@ void oki_notify_fini(struct okv_engine *engine)
 
 int okv_engine_fd(struct okv_engine *engine)
 {
-	return engine ? engine->notify_fd : -1;
+	return engine && !oki_forked(engine) ? engine->notify_fd : -1;
 }
 
 int okv_engine_poll(struct okv_engine *engine, struct okv_completion *completions, uint32_t max,

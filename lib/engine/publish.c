@@ -33,8 +33,8 @@ static int check_group(const struct okv_binding *b, const struct okv_publish_gro
 				g->first_position, k->count);
 	if (!g->parent != !g->first_position)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				"group %u: position %u %s a parent key", k->group,
-				g->first_position, g->parent ? "has no" : "needs");
+				"group %u: position %u %s parent key", k->group, g->first_position,
+				g->parent ? "has no" : "needs a");
 	return 0;
 }
 
@@ -99,7 +99,8 @@ int okv_publish_start(struct okv_binding *binding, const struct okv_publish_opti
 	okv_publish_options_init(&o);
 	int rc = oki_options_take(&o, sizeof(o), opts, "publish", err);
 	if (!rc && (o.flags & ~OKV_OP_NOTIFY || o.reserved))
-		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "unknown publish flags");
+		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "unknown publish flags 0x%x",
+			      o.flags);
 	if (!rc && binding->ns->engine->options.flags & OKV_ENGINE_RESTORE_ONLY)
 		rc = oki_fail(err, OKV_E_PERM, OKV_STAGE_ARGUMENTS,
 			      "the engine was opened to restore only");

@@ -15,6 +15,9 @@ int oki_rpc_connect(struct okv_engine *engine, const char *socket_path, struct o
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	if (socket_path) {
+		if (!*socket_path)
+			return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+					"the socket path is empty");
 		if (strlen(socket_path) >= sizeof(addr.sun_path))
 			return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_ARGUMENTS,
 					"socket path is longer than %zu bytes",

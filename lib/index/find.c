@@ -172,7 +172,9 @@ static int pin(struct pinning *p, struct oki_session *session, struct okw_lookup
 
 	if (session->free_count == 0)
 		return oki_fail(err, OKV_E_AGAIN, OKV_STAGE_PREPARE,
-				"all %u lease slots of the session are in use", OKW_LEASES);
+				"all %u lease slots of the session are in use: release leases, "
+				"ended ones too",
+				OKW_LEASES);
 	for (uint32_t i = 0; i < reply->group_count; i++)
 		blocks += reply->groups[i].count;
 	if (!oki_pins_reserve(index, blocks))

@@ -221,7 +221,9 @@ static int open_locked(struct oki_index *index, uint32_t namespace_id, uint32_t 
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_PREPARE, "no memory for a session");
 	if (session->free_count == 0)
 		return oki_fail(err, OKV_E_AGAIN, OKV_STAGE_PREPARE,
-				"all %u lease slots of the session are in use", OKW_LEASES);
+				"all %u lease slots of the session are in use: release leases, "
+				"ended ones too",
+				OKW_LEASES);
 	oki_lease_renew(index, lease, now_ns);
 	oki_lease_reply(lease, learn(session, lease), ret_reply);
 	return 0;

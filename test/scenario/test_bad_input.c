@@ -265,7 +265,7 @@ START_TEST(engines_and_stats)
 	o.socket_path = scene.local.dir;
 	kv_refused(OKV_E_CONNECT, okv_engine_open(&o, &e, kv_err));
 	o.socket_path = "";
-	kv_refused(OKV_E_CONNECT, okv_engine_open(&o, &e, kv_err));
+	kv_refused(OKV_E_INVAL, okv_engine_open(&o, &e, kv_err));
 	ck_assert_ptr_eq(e, KV_UNTOUCHED(struct okv_engine));
 	ck_assert_uint_eq(kv_fd_count(), fds);
 	okv_engine_close(NULL);
