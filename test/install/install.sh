@@ -47,7 +47,7 @@ done <"$root/other"
 
 # No path of the build machine is left in what was installed.
 for file in "$library"/libkv.so.*.*.* "$copy"/bin/orbitkv-*; do
-	if readelf -d "$file" | grep -E 'RPATH|RUNPATH' | grep -v '\[\$ORIGIN/'; then
+	if readelf -d "$file" | grep -E 'RPATH|RUNPATH' | grep -v '\[[$]ORIGIN/'; then
 		fail "$file has a run path"
 	fi
 done
