@@ -1,0 +1,173 @@
+/*
+ * The stand-in driver's copy kernel: kernels/gather_copy.cu group by group. A few threads have many
+ * groups each and go on with them in turns, so that groups really draw their tickets and raise
+ * their counters at the same time, those of other launches among them.
+ */
+#include "standin/standin_driver.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define THREADS 3u
+
+struct piece {
+	CUdeviceptr host;
+	CUdeviceptr page;
+	uint32_t bytes;
+};
+
+/* As a group has it in its registers. */
+struct group {
+	uint32_t unit, column, first; /* its place in the list of all pieces */
+	uint32_t ticket;
+	uint32_t passed;
+	bool counts, more, ended;
+	struct piece now;
+};
+
+struct launch {
+	const struct oki_gather *g;
+	const struct oki_gather_row *rows;
+	_Atomic uint32_t *counters, *tickets;
+	uint32_t groups;
+};
+
+struct share {
+	const struct launch *launch;
+	uint32_t first; /* and every THREADS-th group after it */
+	uint64_t random;
+};
+
+static bool find_piece(const struct launch *l, struct group *at, struct piece *ret_piece)
+{
+	const struct oki_gather *g = l->g;
+	for (; at->column < g->column_count; at->column++) {
+		const struct oki_gather_column *c = &g->columns[at->column];
+		uint32_t per_row = (c->bytes + g->piece - 1) / g->piece;
+		uint32_t local = at->unit - at->first;
+		if (local >= per_row * g->row_count) {
+			at->first += per_row * g->row_count;
+			continue;
+		}
+		const struct oki_gather_row *r = &l->rows[local / per_row];
+		uint64_t offset = (uint64_t)(local % per_row) * g->piece, left = c->bytes - offset;
+		*ret_piece = (struct piece){
+			.host = r->host + c->block_offset + (uint64_t)r->inner * c->bytes + offset,
+			.page = c->page0 + r->page * c->page_stride + offset,
+			.bytes = left < g->piece ? (uint32_t)left : g->piece,
+		};
+		return true;
+	}
+	return false;
+}
+
+static uint32_t draw(const struct launch *l)
+{
+	return l->tickets ? atomic_fetch_add(l->tickets, 1) : 0;
+}
+
+static void raise_counter(const struct launch *l, uint32_t counter)
+{
+	atomic_fetch_add(l->counters + counter, 1);
+	pthread_mutex_lock(&standin_lock);
+	pthread_cond_broadcast(&standin_changed);
+	pthread_mutex_unlock(&standin_lock);
+}
+
+static void start(const struct launch *l, uint32_t number, struct group *ret_group)
+{
+	*ret_group = (struct group){.unit = number, .counts = l->counters};
+	ret_group->ticket = draw(l);
+	ret_group->more = find_piece(l, ret_group, &ret_group->now);
+}
+
+static void copy_piece(const struct oki_gather *g, const struct piece *p)
+{
+	uint8_t *page = standin_device(p->page, p->bytes);
+	if (g->to_pages)
+		memcpy(page, standin_mapped(p->host, p->bytes, STANDIN_READ), p->bytes);
+	else
+		memcpy(standin_mapped(p->host, p->bytes, STANDIN_WRITE), page, p->bytes);
+}
+
+/* One round of the kernel's loop. */
+static void step(const struct launch *l, struct group *group)
+{
+	struct piece next = {0};
+	if (group->counts && group->unit >= l->g->early) {
+		raise_counter(l, 0);
+		group->counts = false;
+	}
+	for (; group->passed < group->column; group->passed++)
+		if (l->g->columns[group->passed].signal)
+			raise_counter(l, l->g->columns[group->passed].signal);
+	group->ended = !group->more;
+	if (group->ended)
+		return;
+	if (l->tickets) {
+		group->unit = group->ticket - l->g->first_ticket + l->groups;
+		group->ticket = draw(l);
+	} else {
+		group->unit += l->groups;
+	}
+	group->more = find_piece(l, group, &next);
+	copy_piece(l->g, &group->now);
+	group->now = next;
+}
+
+static void *run_share(void *arg)
+{
+	struct share *share = arg;
+	const struct launch *l = share->launch;
+	struct group *groups = calloc(l->groups, sizeof(*groups));
+	if (!groups)
+		standin_stop("no memory");
+	standin_delay(&share->random, 3, 400);
+	for (uint32_t i = share->first; i < l->groups; i += THREADS)
+		start(l, i, &groups[i]);
+	for (bool some = true; some;) {
+		some = false;
+		for (uint32_t i = share->first; i < l->groups; i += THREADS) {
+			if (groups[i].ended)
+				continue;
+			standin_delay(&share->random, 128, 50);
+			step(l, &groups[i]);
+			some |= !groups[i].ended;
+		}
+	}
+	free(groups);
+	return NULL;
+}
+
+void standin_gather(const struct oki_gather *gather, uint32_t lanes, uint32_t blocks,
+		    uint64_t *random)
+{
+	struct launch launch = {
+		.g = gather,
+		.rows = gather->few,
+		.groups = blocks * (OKI_GATHER_THREADS / lanes),
+	};
+	if (gather->column_count > OKI_GATHER_COLUMNS)
+		standin_stop("a launch of %u columns", gather->column_count);
+	if (gather->rows)
+		launch.rows =
+			(const void *)standin_device((CUdeviceptr)(uintptr_t)gather->rows,
+						     gather->row_count * sizeof(*gather->rows));
+	else if (gather->row_count > OKI_GATHER_INLINE_ROWS)
+		standin_stop("%u rows without a table", gather->row_count);
+	if (gather->counters)
+		launch.counters =
+			(void *)standin_device((CUdeviceptr)(uintptr_t)gather->counters, 4);
+	if (gather->tickets)
+		launch.tickets = (void *)standin_device((CUdeviceptr)(uintptr_t)gather->tickets, 4);
+	pthread_t threads[THREADS];
+	struct share shares[THREADS];
+	for (uint32_t i = 0; i < THREADS; i++) {
+		shares[i] = (struct share){&launch, i, *random ^ (i + 1) * 0x9e3779b97f4a7c15ull};
+		if (pthread_create(&threads[i], NULL, run_share, &shares[i]) != 0)
+			standin_stop("no thread for a kernel");
+	}
+	for (uint32_t i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+}

@@ -1,0 +1,458 @@
+/*
+ * The stand-in driver's streams: a queue and a thread each. An event holds its last record, and who
+ * waits for it takes the record of that moment.
+ */
+#include "standin/standin_driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One moment in a stream; shared by the event, the record and the waits. */
+struct point {
+	uint32_t users;
+	bool reached;
+};
+
+struct CUevent_st {
+	struct point *point; /* NULL: never recorded */
+};
+
+enum what { COPY, RECORD, WAIT_EVENT, WAIT_VALUE, LAUNCH };
+
+/* By the addresses that the caller gave: they are looked up again when it runs. */
+struct copy {
+	CUdeviceptr device;
+	const void *host;
+	bool to_host;
+	size_t width, height, device_pitch, host_pitch;
+};
+
+struct work {
+	struct work *next;
+	enum what what;
+	struct copy copy;
+	struct point *point;
+	CUdeviceptr at;
+	uint32_t value;
+	uint32_t lanes, blocks;
+	struct oki_gather *gather;
+};
+
+struct CUstream_st {
+	pthread_t thread;
+	struct work *first, **last; /* the first one is being done */
+	bool ending;
+	bool prompt; /* no delays */
+	uint64_t random;
+};
+
+static CUstream null_stream;
+
+/* ---- work; with standin_lock held unless it says otherwise ---- */
+
+static void point_drop(struct point *point)
+{
+	if (point && --point->users == 0)
+		free(point);
+}
+
+/* Without the lock. */
+static void do_copy(const struct copy *c)
+{
+	for (size_t y = 0; y < c->height; y++) {
+		uint8_t *device = standin_device(c->device + y * c->device_pitch, c->width);
+		const uint8_t *row = (const uint8_t *)c->host + y * c->host_pitch;
+		if (c->to_host)
+			memcpy(standin_pinned(row, c->width, STANDIN_WRITE), device, c->width);
+		else
+			memcpy(device, standin_pinned(row, c->width, STANDIN_READ), c->width);
+	}
+}
+
+static void do_work(CUstream stream, struct work *work)
+{
+	const uint32_t *counter;
+	pthread_mutex_unlock(&standin_lock);
+	if (!stream->prompt)
+		standin_delay(&stream->random, 4, 300);
+	if (work->what == COPY)
+		do_copy(&work->copy);
+	if (work->what == LAUNCH)
+		standin_gather(work->gather, work->lanes, work->blocks, &stream->random);
+	pthread_mutex_lock(&standin_lock);
+	switch (work->what) {
+	case RECORD: work->point->reached = true; break;
+	case WAIT_EVENT:
+		while (!work->point->reached)
+			pthread_cond_wait(&standin_changed, &standin_lock);
+		break;
+	case WAIT_VALUE:
+		counter =
+			(const uint32_t *)(const void *)standin_device(work->at, sizeof(*counter));
+		while ((int32_t)(__atomic_load_n(counter, __ATOMIC_ACQUIRE) - work->value) < 0)
+			pthread_cond_wait(&standin_changed, &standin_lock);
+		break;
+	case COPY:
+	case LAUNCH: break;
+	}
+}
+
+static void *stream_main(void *arg)
+{
+	CUstream stream = arg;
+	pthread_mutex_lock(&standin_lock);
+	while (stream->first || !stream->ending) {
+		struct work *work = stream->first;
+		if (!work) {
+			pthread_cond_wait(&standin_changed, &standin_lock);
+			continue;
+		}
+		do_work(stream, work);
+		stream->first = work->next;
+		if (!stream->first)
+			stream->last = &stream->first;
+		point_drop(work->point);
+		free(work->gather);
+		free(work);
+		pthread_cond_broadcast(&standin_changed);
+	}
+	pthread_mutex_unlock(&standin_lock);
+	return NULL;
+}
+
+static CUresult stream_new(bool prompt, CUstream *ret_stream)
+{
+	struct CUstream_st *stream = calloc(1, sizeof(*stream));
+	if (!stream)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	stream->last = &stream->first;
+	stream->prompt = prompt;
+	stream->random = standin_random_new();
+	if (pthread_create(&stream->thread, NULL, stream_main, stream) != 0) {
+		free(stream);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*ret_stream = stream;
+	return CUDA_SUCCESS;
+}
+
+static void stream_end(CUstream stream)
+{
+	pthread_mutex_lock(&standin_lock);
+	stream->ending = true;
+	pthread_cond_broadcast(&standin_changed);
+	pthread_mutex_unlock(&standin_lock);
+	pthread_join(stream->thread, NULL);
+	free(stream);
+}
+
+void standin_null_stream_end(void)
+{
+	pthread_mutex_lock(&standin_lock);
+	CUstream stream = null_stream;
+	null_stream = NULL;
+	pthread_mutex_unlock(&standin_lock);
+	if (stream)
+		stream_end(stream);
+}
+
+/* The null stream is made when it is used first. */
+static CUresult queue_of(CUstream stream, CUstream *ret_queue)
+{
+	CUresult result = CUDA_SUCCESS;
+	if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD) {
+		*ret_queue = stream;
+		return CUDA_SUCCESS;
+	}
+	pthread_mutex_lock(&standin_lock);
+	if (!null_stream)
+		result = stream_new(false, &null_stream);
+	*ret_queue = null_stream;
+	pthread_mutex_unlock(&standin_lock);
+	return result;
+}
+
+static struct work *work_new(enum what what)
+{
+	struct work *work = calloc(1, sizeof(*work));
+	if (!work)
+		standin_stop("no memory");
+	work->what = what;
+	return work;
+}
+
+static CUresult push(CUstream stream, struct work *work, uint32_t *counted)
+{
+	CUstream queue;
+	CUresult result = queue_of(stream, &queue);
+	if (result != CUDA_SUCCESS)
+		standin_stop("no thread for the null stream");
+	pthread_mutex_lock(&standin_lock);
+	if (counted)
+		++*counted;
+	*queue->last = work;
+	queue->last = &work->next;
+	pthread_cond_broadcast(&standin_changed);
+	pthread_mutex_unlock(&standin_lock);
+	return CUDA_SUCCESS;
+}
+
+static bool is_busy(CUstream queue)
+{
+	pthread_mutex_lock(&standin_lock);
+	bool busy = queue->first;
+	pthread_mutex_unlock(&standin_lock);
+	return busy;
+}
+
+/* ---- streams ---- */
+
+CUresult cuStreamCreateWithPriority(CUstream *ret_stream, unsigned int flags, int priority)
+{
+	ENTER(STANDIN_IN_CONTEXT);
+	if (flags != CU_STREAM_NON_BLOCKING || priority > 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = stream_new(standin_is_exempt(), ret_stream);
+	pthread_mutex_lock(&standin_lock);
+	standin_now.streams += result == CUDA_SUCCESS;
+	pthread_mutex_unlock(&standin_lock);
+	return result;
+}
+
+CUresult cuStreamDestroy(CUstream stream)
+{
+	CUresult result = standin_enter(__func__, STANDIN_IN_CONTEXT);
+	stream_end(stream);
+	pthread_mutex_lock(&standin_lock);
+	standin_now.streams--;
+	pthread_mutex_unlock(&standin_lock);
+	return result;
+}
+
+CUresult cuStreamQuery(CUstream stream)
+{
+	CUstream queue;
+	CUresult result = queue_of(stream, &queue);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (is_busy(queue))
+		return CUDA_ERROR_NOT_READY;
+	ENTER(STANDIN_IN_CONTEXT);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+	CUstream queue;
+	ENTER(STANDIN_IN_CONTEXT);
+	CUresult result = queue_of(stream, &queue);
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&standin_lock);
+	while (queue->first)
+		pthread_cond_wait(&standin_changed, &standin_lock);
+	pthread_mutex_unlock(&standin_lock);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *ret_status)
+{
+	(void)stream;
+	ENTER(STANDIN_IN_CONTEXT);
+	*ret_status = CU_STREAM_CAPTURE_STATUS_NONE;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *ret_context)
+{
+	(void)stream;
+	ENTER(STANDIN_IN_CONTEXT);
+	*ret_context = standin_context();
+	return CUDA_SUCCESS;
+}
+
+/* ---- events ---- */
+
+CUresult cuEventCreate(CUevent *ret_event, unsigned int flags)
+{
+	ENTER(STANDIN_IN_CONTEXT);
+	if (flags != CU_EVENT_DISABLE_TIMING)
+		return CUDA_ERROR_INVALID_VALUE;
+	struct CUevent_st *event = calloc(1, sizeof(*event));
+	if (!event)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_lock(&standin_lock);
+	standin_now.events++;
+	pthread_mutex_unlock(&standin_lock);
+	*ret_event = event;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy(CUevent event)
+{
+	CUresult result = standin_enter(__func__, STANDIN_IN_CONTEXT);
+	pthread_mutex_lock(&standin_lock);
+	standin_now.events--;
+	point_drop(event->point);
+	pthread_mutex_unlock(&standin_lock);
+	free(event);
+	return result;
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	ENTER(STANDIN_IN_CONTEXT);
+	struct work *work = work_new(RECORD);
+	struct point *point = calloc(1, sizeof(*point));
+	if (!point)
+		standin_stop("no memory");
+	point->users = 2;
+	work->point = point;
+	pthread_mutex_lock(&standin_lock);
+	point_drop(event->point);
+	event->point = point;
+	pthread_mutex_unlock(&standin_lock);
+	return push(stream, work, NULL);
+}
+
+CUresult cuEventQuery(CUevent event)
+{
+	pthread_mutex_lock(&standin_lock);
+	bool reached = !event->point || event->point->reached;
+	pthread_mutex_unlock(&standin_lock);
+	if (!reached)
+		return CUDA_ERROR_NOT_READY;
+	ENTER(STANDIN_IN_CONTEXT);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
+{
+	ENTER(STANDIN_IN_CONTEXT);
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&standin_lock);
+	struct point *point = event->point;
+	if (point)
+		point->users++;
+	pthread_mutex_unlock(&standin_lock);
+	if (!point)
+		return CUDA_SUCCESS;
+	struct work *work = work_new(WAIT_EVENT);
+	work->point = point;
+	return push(stream, work, NULL);
+}
+
+#ifndef STANDIN_OLD
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int flags)
+{
+	ENTER(STANDIN_IN_CONTEXT);
+	if (flags != CU_STREAM_WAIT_VALUE_GEQ || at % sizeof(value) != 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	standin_device(at, sizeof(value));
+	struct work *work = work_new(WAIT_VALUE);
+	work->at = at;
+	work->value = value;
+	return push(stream, work, &standin_now.value_waits);
+}
+#endif
+
+/* ---- copies ---- */
+
+static CUresult push_copy(CUstream stream, const struct copy *copy)
+{
+	const uint8_t *host = copy->host;
+	size_t span = copy->height ? (copy->height - 1) * copy->host_pitch + copy->width : 0;
+	if (copy->width == 0 || copy->height == 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	/* One operation has all its bytes in one registration and in one allocation. */
+	standin_pinned(host, span, copy->to_host ? STANDIN_WRITE : STANDIN_READ);
+	standin_device(copy->device, (copy->height - 1) * copy->device_pitch + copy->width);
+	struct work *work = work_new(COPY);
+	work->copy = *copy;
+	return push(stream, work, &standin_now.copies);
+}
+
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	ENTER(STANDIN_IN_CONTEXT);
+	struct copy copy = {.device = to, .host = from, .width = bytes, .height = 1};
+	return push_copy(stream, &copy);
+}
+
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	ENTER(STANDIN_IN_CONTEXT);
+	struct copy copy = {
+		.device = from, .host = to, .to_host = true, .width = bytes, .height = 1};
+	return push_copy(stream, &copy);
+}
+
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream stream)
+{
+	ENTER(STANDIN_IN_CONTEXT);
+	struct copy copy = {.width = c->WidthInBytes, .height = c->Height};
+	copy.to_host = c->dstMemoryType == CU_MEMORYTYPE_HOST;
+	if (c->srcXInBytes || c->srcY || c->dstXInBytes || c->dstY ||
+	    c->srcPitch < c->WidthInBytes || c->dstPitch < c->WidthInBytes ||
+	    c->srcPitch > INT32_MAX || c->dstPitch > INT32_MAX ||
+	    c->srcMemoryType != (copy.to_host ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST) ||
+	    (!copy.to_host && c->dstMemoryType != CU_MEMORYTYPE_DEVICE))
+		return CUDA_ERROR_INVALID_VALUE;
+	copy.device = copy.to_host ? c->srcDevice : c->dstDevice;
+	copy.device_pitch = copy.to_host ? c->srcPitch : c->dstPitch;
+	copy.host = copy.to_host ? c->dstHost : c->srcHost;
+	copy.host_pitch = copy.to_host ? c->dstPitch : c->srcPitch;
+	return push_copy(stream, &copy);
+}
+
+#if CUDA_VERSION >= 13000 && !defined(STANDIN_OLD)
+/* The copies of a batch come in any order: here from the last one to the first. */
+CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+			    CUmemcpyAttributes *attributes, size_t *indexes, size_t attribute_count,
+			    CUstream stream)
+{
+	ENTER(STANDIN_IN_CONTEXT);
+	if (count == 0 || attribute_count != 1 || indexes[0] != 0 ||
+	    attributes[0].srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || stream == NULL ||
+	    stream == CU_STREAM_LEGACY)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = count; i-- > 0;) {
+		const void *host = (const void *)(uintptr_t)to[i];
+		struct copy copy = {
+			.device = from[i], .host = host, .width = bytes[i], .height = 1};
+		copy.to_host = standin_is_pinned(host);
+		if (!copy.to_host) {
+			copy.device = to[i];
+			copy.host = (const void *)(uintptr_t)from[i];
+		}
+		CUresult result = push_copy(stream, &copy);
+		if (result != CUDA_SUCCESS)
+			return result;
+	}
+	return CUDA_SUCCESS;
+}
+#endif
+
+/* ---- launches ---- */
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int blocks, unsigned int blocks_y,
+			unsigned int blocks_z, unsigned int threads, unsigned int threads_y,
+			unsigned int threads_z, unsigned int shared, CUstream stream,
+			void **parameters, void **extra)
+{
+	ENTER(STANDIN_IN_CONTEXT);
+	uint32_t lanes = standin_lanes(function);
+	if (!lanes || !blocks || blocks_y != 1 || blocks_z != 1 || threads != OKI_GATHER_THREADS ||
+	    threads_y != 1 || threads_z != 1 || shared || extra)
+		return CUDA_ERROR_INVALID_VALUE;
+	struct work *work = work_new(LAUNCH);
+	work->lanes = lanes;
+	work->blocks = blocks;
+	work->gather = malloc(sizeof(*work->gather));
+	if (!work->gather)
+		standin_stop("no memory");
+	/* Parameters are taken at the call. */
+	memcpy(work->gather, parameters[0], sizeof(*work->gather));
+	return push(stream, work, &standin_now.launches);
+}

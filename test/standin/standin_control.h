@@ -1,0 +1,61 @@
+/* What a test may ask of the stand-in driver beside CUDA's calls; found by dlsym(). */
+#ifndef TEST_STANDIN_STANDIN_CONTROL_H
+#define TEST_STANDIN_STANDIN_CONTROL_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What exists, and what was asked for since the library was loaded. */
+struct standin_counts {
+	uint32_t registrations;
+	uint32_t pinned; /* cuMemHostAlloc() */
+	uint32_t allocations;
+	uint32_t streams;
+	uint32_t events;
+	uint32_t modules;
+	uint32_t contexts; /* retained */
+	uint32_t launches;
+	uint32_t copies;
+	uint32_t value_waits;
+};
+
+void standin_counts(struct standin_counts *ret_counts);
+
+/* Small delays at random from now on; 0: none. */
+void standin_seed(uint64_t seed);
+
+/*
+ * Fail a call: the nth one from now on, and all after it if for_ever. name: count calls of this
+ * entry point only; NULL: all but those that name errors. What only gives something back does so
+ * and fails all the same. Queries that say "not ready" are not counted: how many there are is a
+ * matter of time. nth 0: fail nothing.
+ */
+void standin_fail(const char *name, uint32_t nth, CUresult result, bool for_ever);
+/* The entry point that failed last because of it, or NULL. */
+const char *standin_failed(void);
+
+/* The calling thread is the test's own: its calls never fail on purpose, need no current context,
+ * and its streams have no delays. */
+void standin_exempt(bool on);
+/* Contexts that the calling thread has pushed. */
+uint32_t standin_pushed(void);
+
+/* cuMemHostAlloc() refuses more than this. A GPU that cannot be measured has default prices, so
+ * that a choice between ways does not depend on this machine. */
+void standin_pinned_limit(uint64_t bytes);
+
+/* Where the CPU sees memory of the GPU. */
+void *standin_see(CUdeviceptr at, uint64_t bytes);
+
+#define STANDIN_CONTROLS(CALL)     \
+	CALL(standin_counts)       \
+	CALL(standin_seed)         \
+	CALL(standin_fail)         \
+	CALL(standin_failed)       \
+	CALL(standin_exempt)       \
+	CALL(standin_pushed)       \
+	CALL(standin_pinned_limit) \
+	CALL(standin_see)
+
+#endif
