@@ -192,6 +192,7 @@ CUresult cuMemAlloc(CUdeviceptr *ret_at, size_t bytes)
 CUresult cuMemFree(CUdeviceptr at)
 {
 	CUresult result = standin_enter(__func__, STANDIN_IN_CONTEXT);
+	standin_wait_for_all();
 	uint8_t *host = take(MEMORY, at);
 	if (!host)
 		standin_stop("%#llx is freed, but was not allocated", (unsigned long long)at);
@@ -285,6 +286,7 @@ CUresult cuMemHostAlloc(void **ret_host, size_t bytes, unsigned int flags)
 CUresult cuMemFreeHost(void *host)
 {
 	CUresult result = standin_enter(__func__, STANDIN_IN_CONTEXT);
+	standin_wait_for_all();
 	if (!take(ALLOCATED, (uintptr_t)host))
 		standin_stop("%p is freed, but was not allocated", host);
 	free(host);

@@ -40,6 +40,7 @@ struct work {
 
 struct CUstream_st {
 	pthread_t thread;
+	pthread_cond_t more;	    /* work, or the end */
 	struct work *first, **last; /* the first one is being done */
 	bool ending;
 	bool prompt; /* no delays */
@@ -47,6 +48,7 @@ struct CUstream_st {
 };
 
 static CUstream null_stream;
+static uint32_t pending; /* work in all queues */
 
 /* ---- work; with standin_lock held unless it says otherwise ---- */
 
@@ -104,17 +106,19 @@ static void *stream_main(void *arg)
 	while (stream->first || !stream->ending) {
 		struct work *work = stream->first;
 		if (!work) {
-			pthread_cond_wait(&standin_changed, &standin_lock);
+			pthread_cond_wait(&stream->more, &standin_lock);
 			continue;
 		}
 		do_work(stream, work);
 		stream->first = work->next;
+		pending--;
 		if (!stream->first)
 			stream->last = &stream->first;
+		if (!stream->first || work->what == RECORD)
+			pthread_cond_broadcast(&standin_changed);
 		point_drop(work->point);
 		free(work->gather);
 		free(work);
-		pthread_cond_broadcast(&standin_changed);
 	}
 	pthread_mutex_unlock(&standin_lock);
 	return NULL;
@@ -128,7 +132,9 @@ static CUresult stream_new(bool prompt, CUstream *ret_stream)
 	stream->last = &stream->first;
 	stream->prompt = prompt;
 	stream->random = standin_random_new();
+	pthread_cond_init(&stream->more, NULL);
 	if (pthread_create(&stream->thread, NULL, stream_main, stream) != 0) {
+		pthread_cond_destroy(&stream->more);
 		free(stream);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -140,9 +146,10 @@ static void stream_end(CUstream stream)
 {
 	pthread_mutex_lock(&standin_lock);
 	stream->ending = true;
-	pthread_cond_broadcast(&standin_changed);
+	pthread_cond_signal(&stream->more);
 	pthread_mutex_unlock(&standin_lock);
 	pthread_join(stream->thread, NULL);
+	pthread_cond_destroy(&stream->more);
 	free(stream);
 }
 
@@ -190,11 +197,20 @@ static CUresult push(CUstream stream, struct work *work, uint32_t *counted)
 	pthread_mutex_lock(&standin_lock);
 	if (counted)
 		++*counted;
+	pending++;
 	*queue->last = work;
 	queue->last = &work->next;
-	pthread_cond_broadcast(&standin_changed);
+	pthread_cond_signal(&queue->more);
 	pthread_mutex_unlock(&standin_lock);
 	return CUDA_SUCCESS;
+}
+
+void standin_wait_for_all(void)
+{
+	pthread_mutex_lock(&standin_lock);
+	while (pending && !standin_is_exempt())
+		pthread_cond_wait(&standin_changed, &standin_lock);
+	pthread_mutex_unlock(&standin_lock);
 }
 
 static bool is_busy(CUstream queue)

@@ -166,7 +166,7 @@ struct sim_case *sim_case_new(const struct sim_geometry *geometry, uint64_t memo
 	ck_assert(c != NULL);
 	c->geometry = geometry;
 	okv_manager_options_init(&m);
-	m.memory_bytes = memory ? memory : 16u << 20;
+	m.memory_bytes = memory ? memory : 4u << 20;
 	m.numa = OKV_NUMA_OFF;
 	if (geometry->part_bytes)
 		m.part_bytes = geometry->part_bytes;

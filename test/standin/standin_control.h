@@ -27,9 +27,9 @@ void standin_seed(uint64_t seed);
 
 /*
  * Fail a call: the nth one from now on, and all after it if for_ever. name: count calls of this
- * entry point only; NULL: all but those that name errors. What only gives something back does so
- * and fails all the same. Queries that say "not ready" are not counted: how many there are is a
- * matter of time. nth 0: fail nothing.
+ * entry point only; NULL: all but cuInit() and those that name errors. What only gives something
+ * back does so and fails all the same. Queries that say "not ready" are not counted: how many there
+ * are is a matter of time. nth 0: fail nothing.
  */
 void standin_fail(const char *name, uint32_t nth, CUresult result, bool for_ever);
 /* The entry point that failed last because of it, or NULL. */

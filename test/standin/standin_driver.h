@@ -57,6 +57,8 @@ void standin_gather(const struct oki_gather *gather, uint32_t lanes, uint32_t bl
 		    uint64_t *random);
 /* Lanes of a function of the module. */
 uint32_t standin_lanes(CUfunction function);
+/* Until no stream has work left, as CUDA does before it frees memory. */
+void standin_wait_for_all(void);
 /* The null stream ends with the context. */
 void standin_null_stream_end(void);
 
