@@ -329,6 +329,8 @@ static int start(struct sim_case *c, uint64_t seq, struct okv_op **ret_op)
 	o.groups = groups;
 	o.event_count = c->image.layer_count;
 	o.events = events;
+	/* Idle: nothing was given to it, or all of that was waited for. */
+	o.ready = (struct okv_ready){.stream_count = 1, .streams = &c->consumers[0]};
 	o.owner = owner(c);
 	int rc = okv_restore_start(c->image.binding, lease, &o, ret_op, &err);
 	ck_assert(rc == 0 || err.text[0] != 0);

@@ -93,6 +93,16 @@ START_TEST(in_pieces)
 }
 END_TEST
 
+/* Prices as measured on the stand-in: whatever they are, every choice is right. Last, as the
+ * process keeps them. */
+START_TEST(by_measured_prices)
+{
+	sim.standin_pinned_limit(UINT64_MAX);
+	publish_and_restore((uint32_t)_i, OKV_COPY_AUTO);
+	publish_and_restore((uint32_t)_i + 1, OKV_COPY_AUTO);
+}
+END_TEST
+
 int main(void)
 {
 	if (!sim_find())
@@ -108,5 +118,6 @@ int main(void)
 	else
 		kv_left_out(by_the_kernel, "built without nvcc");
 	tcase_add_loop_test(tc, in_pieces, 0, SIM_HAS_KERNEL ? 2 : 1);
+	tcase_add_loop_test(tc, by_measured_prices, 7, 8);
 	return kv_suite_run(suite);
 }
