@@ -213,6 +213,28 @@ void standin_wait_for_all(void)
 	pthread_mutex_unlock(&standin_lock);
 }
 
+struct standin_gate *standin_gate_close(CUstream stream)
+{
+	struct work *work = work_new(WAIT_EVENT);
+	struct point *point = calloc(1, sizeof(*point));
+	if (!point)
+		standin_stop("no memory");
+	point->users = 2;
+	work->point = point;
+	push(stream, work, NULL);
+	return (struct standin_gate *)point;
+}
+
+void standin_gate_open(struct standin_gate *gate)
+{
+	struct point *point = (struct point *)gate;
+	pthread_mutex_lock(&standin_lock);
+	point->reached = true;
+	point_drop(point);
+	pthread_cond_broadcast(&standin_changed);
+	pthread_mutex_unlock(&standin_lock);
+}
+
 static bool is_busy(CUstream queue)
 {
 	pthread_mutex_lock(&standin_lock);

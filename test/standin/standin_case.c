@@ -156,6 +156,7 @@ static void place(struct sim_case *c)
 	}
 	for (uint32_t i = 0; i < SIM_CONSUMERS; i++)
 		must(sim.cuStreamCreateWithPriority(&c->consumers[i], CU_STREAM_NON_BLOCKING, 0));
+	must(sim.cuStreamCreateWithPriority(&c->producer, CU_STREAM_NON_BLOCKING, 0));
 }
 
 struct sim_case *sim_case_new(const struct sim_geometry *geometry, uint64_t memory, uint32_t flags)
@@ -220,6 +221,7 @@ void sim_case_close(struct sim_case *c, const struct standin_counts *before)
 		must(sim.cuEventDestroy(c->events[i]));
 	for (uint32_t i = 0; i < SIM_CONSUMERS; i++)
 		must(sim.cuStreamDestroy(c->consumers[i]));
+	must(sim.cuStreamDestroy(c->producer));
 	must(sim.cuMemFree(c->memory));
 	must(sim.cuMemFreeHost(c->seen.memory));
 	sim.standin_exempt(false);
@@ -329,8 +331,7 @@ static int start(struct sim_case *c, uint64_t seq, struct okv_op **ret_op)
 	o.groups = groups;
 	o.event_count = c->image.layer_count;
 	o.events = events;
-	/* Idle: nothing was given to it, or all of that was waited for. */
-	o.ready = (struct okv_ready){.stream_count = 1, .streams = &c->consumers[0]};
+	o.ready = (struct okv_ready){.stream_count = 1, .streams = &c->producer};
 	o.owner = owner(c);
 	int rc = okv_restore_start(c->image.binding, lease, &o, ret_op, &err);
 	ck_assert(rc == 0 || err.text[0] != 0);
@@ -388,12 +389,16 @@ int sim_restore(struct sim_case *c, uint64_t seq, uint32_t *ret_seen)
 	kv_tensors_canary(&c->image);
 	upload(c);
 	memset(c->seen.memory, KV_CANARY, c->image.bytes);
+	struct standin_gate *gate = c->gated ? sim.standin_gate_close(c->producer) : NULL;
 	int rc = start(c, seq, &op);
-	if (rc) {
+	if (rc || gate) {
 		download(c);
 		ck_assert_uint_eq(kv_tensors_stray(&c->image, NULL, 0), 0);
-		return rc;
 	}
+	if (gate)
+		sim.standin_gate_open(gate);
+	if (rc)
+		return rc;
 	*ret_seen = consume_all(c, op, enqueued);
 	rc = okv_op_wait(op, SIM_WAIT_MS, &result);
 	okv_op_release(op);

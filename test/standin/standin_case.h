@@ -75,6 +75,8 @@ struct sim_case {
 	CUdeviceptr memory;
 	CUevent events[SIM_GROUPS * SIM_LAYERS];
 	CUstream consumers[SIM_CONSUMERS];
+	CUstream producer; /* restores are ready when it is, and it is idle unless gated */
+	bool gated;	   /* it is busy while a restore starts: nothing may be copied then */
 	uint32_t *from[SIM_GROUPS], *to[SIM_GROUPS];
 	struct kv_blocks source[SIM_GROUPS], target[SIM_GROUPS];
 	_Atomic int retained, released; /* owners of operations, and of the layers */

@@ -48,6 +48,11 @@ void standin_pinned_limit(uint64_t bytes);
 /* Where the CPU sees memory of the GPU. */
 void *standin_see(CUdeviceptr at, uint64_t bytes);
 
+/* Later work of the stream waits until the gate is opened, which also frees it. */
+struct standin_gate;
+struct standin_gate *standin_gate_close(CUstream stream);
+void standin_gate_open(struct standin_gate *gate);
+
 #define STANDIN_CONTROLS(CALL)     \
 	CALL(standin_counts)       \
 	CALL(standin_seed)         \
@@ -56,6 +61,6 @@ void *standin_see(CUdeviceptr at, uint64_t bytes);
 	CALL(standin_exempt)       \
 	CALL(standin_pushed)       \
 	CALL(standin_pinned_limit) \
-	CALL(standin_see)
+	CALL(standin_gate_close) CALL(standin_gate_open) CALL(standin_see)
 
 #endif

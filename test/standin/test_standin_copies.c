@@ -44,6 +44,7 @@ static void publish_and_restore(uint32_t geometry, uint32_t path)
 	kv_ok(sim_case_register(c, path, kv_err));
 	for (uint64_t seed = 0; seed < SEEDS; seed++) {
 		sim.standin_seed(seed * 77);
+		c->gated = seed % 2;
 		ck_assert_int_eq(sim_publish(c, seed + 1), 0);
 		ck_assert_int_eq(sim_restore(c, seed + 1, &seen), 0);
 		ck_assert_uint_eq(seen, c->image.layer_count);

@@ -87,6 +87,7 @@ static int restore_with(struct sim_case *c, uint32_t nth, CUresult result, bool 
 {
 	uint32_t seen;
 	sim.standin_fail(NULL, nth, result, for_ever);
+	c->gated = nth % 2;
 	int rc = sim_restore(c, 1, &seen);
 	const char *name = stop_failing();
 	if (!name)
