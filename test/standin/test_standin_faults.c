@@ -290,11 +290,36 @@ static bool needs_a_case(const char *name)
 	return sim_symbol(name); /* else it is optional, and this driver an old one */
 }
 
+/* Which call is the Nth one depends a little on time: what no N met is aimed at by its name. */
+static bool aim_at(const char *name)
+{
+	bool met = false;
+	for (uint32_t i = 0; i < CONFIGS && !met; i++) {
+		struct standin_counts before;
+		struct okv_error err = {0};
+		uint32_t seen;
+		sim_held(&before);
+		struct sim_case *c =
+			sim_case_new(&geometries[configs[i].geometry], 0, OKV_ENGINE_POISON);
+		sim.standin_fail(name, 1, CUDA_ERROR_LAUNCH_FAILED, false);
+		int rc = sim_case_register(c, configs[i].path, &err);
+		if (!rc)
+			rc = sim_publish(c, 1);
+		if (!rc)
+			sim_restore(c, 1, &seen);
+		okv_binding_unregister(c->image.binding);
+		c->image.binding = NULL;
+		met = stop_failing();
+		sim_case_close(c, &before);
+	}
+	return met;
+}
+
 START_TEST(s20_no_call_is_left_out)
 {
 	for (size_t i = 0; i < NAMES; i++)
-		ck_assert_msg(failed_once[i] || !needs_a_case(names[i]), "%s never failed",
-			      names[i]);
+		ck_assert_msg(failed_once[i] || !needs_a_case(names[i]) || aim_at(names[i]),
+			      "%s never failed", names[i]);
 }
 END_TEST
 
