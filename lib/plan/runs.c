@@ -106,11 +106,3 @@ void oki_compile_scratch_fini(struct oki_compile_scratch *scratch)
 		free(scratch->spare[i].runs);
 	memset(scratch, 0, sizeof(*scratch));
 }
-
-uint64_t oki_runs_rows(const struct oki_runs *runs)
-{
-	uint64_t rows = 0;
-	for (uint32_t i = 0; i < runs->count; i++)
-		rows += (uint64_t)runs->runs[i].blocks * runs->runs[i].inner;
-	return rows;
-}

@@ -42,7 +42,4 @@ void oki_runs_fit(struct oki_compile_scratch *scratch, struct oki_runs *runs);
 void oki_runs_give(struct oki_compile_scratch *scratch, struct oki_runs *runs);
 void oki_runs_fini(struct oki_runs *runs);
 
-/* Rows the runs stand for, of one segment (blocks * pages). */
-uint64_t oki_runs_rows(const struct oki_runs *runs);
-
 #endif
