@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "grant/state.h"
+#include "support/local.h"
 
 void fake_say(struct fake *f, uint32_t kind, uint32_t serial, const void *body, size_t bytes,
 	      const int *fds, uint32_t fd_count)
@@ -108,6 +109,18 @@ static void *fake_main(void *arg)
 	oki_channel_fini(&f->channel);
 	close(f->sock);
 	return NULL;
+}
+
+void fake_keep(struct fake *f, uint32_t i, uint64_t tag)
+{
+	(void)tag;
+	atomic_store(&f->kept, (int64_t)i + 1);
+}
+
+uint32_t fake_kept(struct fake *f)
+{
+	kv_until(atomic_load(&f->kept) > 0);
+	return (uint32_t)(atomic_exchange(&f->kept, 0) - 1);
 }
 
 void fake_start(struct fake *f)

@@ -3,6 +3,7 @@
 #define TEST_PROCESS_FAKE_MANAGER_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "support/kv.h"
 #include "wire/bootstrap.h"
@@ -25,11 +26,16 @@ struct fake {
 	void (*welcome)(struct fake *f, uint32_t serial, struct okw_welcome *body, int fds[8]);
 	void (*reply)(struct fake *f, const struct oki_message *ask);
 	void (*record)(struct fake *f, uint32_t i, uint64_t tag);
-	bool never_reaps; /* that is left to the test */
+	bool never_reaps;     /* that is left to the test */
+	_Atomic int64_t kept; /* by fake_keep(): one more than the record's index; 0: none */
 	int which;
 };
 
 void fake_start(struct fake *f);
+/* For record: leave it in Preparing, for the test's own hand. */
+void fake_keep(struct fake *f, uint32_t i, uint64_t tag);
+/* Wait for a kept one and take it. Returns its index. */
+uint32_t fake_kept(struct fake *f);
 void fake_end(struct fake *f);
 /* Open an engine on it, with 2 s for each call. */
 int fake_try_open(const struct fake *f, struct okv_engine **ret_engine, struct okv_error *err);

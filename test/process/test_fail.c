@@ -113,19 +113,12 @@ END_TEST
 
 /* ---- Managers that leave ---- */
 
-static _Atomic int64_t taken; /* the record in Preparing; -1: none */
-
-static void keep(struct fake *fake, uint32_t i, uint64_t tag)
-{
-	(void)fake, (void)tag;
-	atomic_store(&taken, i);
-}
+static uint32_t taken; /* the record in Preparing */
 
 static struct okw_record *begin(uint32_t flags, struct okv_op **ret_op)
 {
 	struct okv_engine_options o;
-	f = (struct fake){.record = keep, .never_reaps = true};
-	atomic_store(&taken, -1);
+	f = (struct fake){.record = fake_keep, .never_reaps = true};
 	fake_start(&f);
 	okv_engine_options_init(&o);
 	o.socket_path = f.path;
@@ -135,7 +128,7 @@ static struct okw_record *begin(uint32_t flags, struct okv_op **ret_op)
 	ns = kv_namespace(engine, &shape);
 	kv_rank_open(&rank, ns, &shape, 0);
 	kv_ok(kv_publish_start(&rank, 1, 0, 1, (uint32_t[]){0}, 0, ret_op, kv_err));
-	kv_until(atomic_load(&taken) >= 0);
+	taken = fake_kept(&f);
 	return &f.channel.control->records[taken];
 }
 
@@ -151,7 +144,7 @@ START_TEST(a_part_that_never_comes_ends_with_the_session)
 	record->reply_bytes = sizeof(reply);
 	uint64_t tag = oki_tag_load(record);
 	ck_assert(oki_move(record, &tag, OKW_GRANTED, OKI_MOVER_MANAGER));
-	fake_ring(&f, (uint32_t)taken);
+	fake_ring(&f, taken);
 	kv_until(OKI_TAG_STATE(oki_tag_load(record)) == OKW_ACTIVE);
 	/* Nothing ends it, so its worker asks for the part in vain and sleeps. */
 	ck_assert_int_eq(okv_op_wait(op, 20, &r), OKV_E_TIMEOUT);

@@ -21,19 +21,12 @@ static struct fake f;
 static struct okv_engine *engine;
 static struct okv_namespace *ns;
 static struct kv_rank rank;
-static _Atomic int64_t taken; /* the record in Preparing; -1: none */
-
-static void keep(struct fake *fake, uint32_t i, uint64_t tag)
-{
-	(void)fake, (void)tag;
-	atomic_store(&taken, i);
-}
+static uint32_t taken; /* the record in Preparing */
 
 static void start(uint32_t spin_us)
 {
 	struct okv_engine_options o;
-	f = (struct fake){.record = keep, .never_reaps = true};
-	atomic_store(&taken, -1);
+	f = (struct fake){.record = fake_keep, .never_reaps = true};
 	fake_start(&f);
 	okv_engine_options_init(&o);
 	o.socket_path = f.path;
@@ -56,7 +49,7 @@ static void stop(void)
 static struct okw_record *begin(struct okv_op **ret_op)
 {
 	kv_ok(kv_publish_start(&rank, 1, 0, 1, (uint32_t[]){0}, OKV_OP_NOTIFY, ret_op, kv_err));
-	kv_until(atomic_load(&taken) >= 0);
+	taken = fake_kept(&f);
 	return &f.channel.control->records[taken];
 }
 
@@ -72,7 +65,7 @@ static void move(struct okw_record *r, uint32_t to)
 	uint64_t tag = oki_tag_load(r);
 	ck_assert(oki_move(r, &tag, to, OKI_MOVER_MANAGER));
 	if (!(atomic_load(&r->engine_flags) & OKW_ENGINE_SPINNING))
-		fake_ring(&f, (uint32_t)taken);
+		fake_ring(&f, taken);
 }
 
 static void until_state(struct okw_record *r, uint32_t state)
@@ -142,7 +135,6 @@ START_TEST(a_prompt_answer_is_heard_without_a_wait)
 		ck_assert_int_eq(completion(), OKV_E_PLAN);
 		until_state(r, OKW_FREE);
 		okv_op_release(op);
-		atomic_store(&taken, -1);
 	}
 	stop();
 }
