@@ -24,86 +24,146 @@ static bool blas_load(void)
 	return blas_create && blas_stream && blas_gemm;
 }
 
-#define SIDE 8192
-#define PRODUCTS 60
+#define MOST_SIDE 8192
 
-/* Products from start to end; meanwhile one restore after the other, unless worker is NULL. */
-static double products(void *blas, CUstream stream, struct oki_worker *worker,
-		       const struct model *m, double *ret_rate)
+struct product {
+	void *blas;
+	CUstream stream;
+	int side, times;
+};
+
+/* What runs beside the products: one restore after the other, or one contiguous copy after the
+ * other of as many bytes where worker is NULL. */
+struct beside {
+	struct oki_worker *worker;
+	const struct model *m;
+	CUstream stream;
+	CUevent event;
+	struct job job;
+	uint64_t started;
+};
+
+static void beside_start(struct beside *b)
 {
-	const uint64_t matrix = (uint64_t)SIDE * SIDE * 2;
+	b->started = oki_now_ns();
+	if (b->worker) {
+		job_start(&b->job, b->worker, b->m, OKI_TO_PAGES, b->m->pages, NULL);
+		return;
+	}
+	must(api->copy_to_device(gpu, arena, model_bytes(b->m), b->stream));
+	must(api->event_record(b->event, b->stream));
+}
+
+static bool beside_ended(struct beside *b)
+{
+	if (b->worker)
+		return atomic_load(&b->job.ended);
+	return api->event_query(b->event) != CUDA_ERROR_NOT_READY;
+}
+
+/* Returns ns from its start. */
+static double beside_wait(struct beside *b)
+{
+	if (b->worker)
+		return job_wait(&b->job, b->worker);
+	while (!beside_ended(b))
+		;
+	return (double)(oki_now_ns() - b->started);
+}
+
+/* ns of all products; beside NULL: alone. */
+static double products(const struct product *p, struct beside *beside, double *ret_rate)
+{
+	const uint64_t matrix = (uint64_t)MOST_SIDE * MOST_SIDE * 2;
+	const int n = p->side;
 	CUdeviceptr at = gpu + (6ull << 30);
 	float one = 1, zero = 0;
-	struct job job;
 	double copied = 0;
-	if (worker)
-		job_start(&job, worker, m, OKI_TO_PAGES, m->pages, NULL);
+	if (beside)
+		beside_start(beside);
 	uint64_t start = oki_now_ns();
-	for (int i = 0; i < PRODUCTS; i++)
-		if (blas_gemm(blas, 0, 0, SIDE, SIDE, SIDE, &one, (void *)at, 14, SIDE,
-			      (void *)(at + matrix), 14, SIDE, &zero, (void *)(at + 2 * matrix), 14,
-			      SIDE, 68, 99))
+	for (int i = 0; i < p->times; i++)
+		if (blas_gemm(p->blas, 0, 0, n, n, n, &one, (void *)at, 14, n,
+			      (void *)(at + matrix), 14, n, &zero, (void *)(at + 2 * matrix), 14, n,
+			      68, 99))
 			die("a matrix product failed");
-	must(api->event_record(plain_event, stream));
+	must(api->event_record(plain_event, p->stream));
 	while (api->event_query(plain_event) == CUDA_ERROR_NOT_READY) {
-		if (!worker || !atomic_load(&job.ended))
+		if (!beside || !beside_ended(beside))
 			continue;
-		job_wait(&job, worker);
-		copied += (double)model_bytes(m);
-		job_start(&job, worker, m, OKI_TO_PAGES, m->pages, NULL);
+		beside_wait(beside);
+		copied += (double)model_bytes(beside->m);
+		beside_start(beside);
 	}
 	uint64_t end = oki_now_ns();
-	if (worker) {
-		double last = job_wait(&job, worker);
-		if (job.started < end)
-			copied += (double)model_bytes(m) * (double)(end - job.started) / last;
+	if (beside) {
+		double last = beside_wait(beside);
+		copied += (double)model_bytes(beside->m) * (double)(end - beside->started) / last;
 		*ret_rate = copied / (double)(end - start);
 	}
 	return (double)(end - start);
 }
 
+static void print_one(const struct product *p, struct beside *beside, const char *name)
+{
+	double alone[5], with[5], rates[5];
+	for (int i = 0; i < 5; i++) {
+		alone[i] = products(p, NULL, NULL);
+		with[i] = products(p, beside, &rates[i]);
+	}
+	double a = median(alone, 5), b = median(with, 5), n = p->side;
+	printf("side %d, %-20s: product %.0f TFLOP/s alone, keeps %.1f %%; copies %.1f GB/s\n",
+	       p->side, name, 2 * n * n * n * p->times / a / 1000, 100 * a / b, median(rates, 5));
+	fflush(stdout);
+}
+
+static void beside_model(const struct product *p, bool shuffled)
+{
+	struct model m;
+	model_init(&m, 36, 2, 32768, 512, shuffled);
+	struct beside beside = {.m = &m};
+	must(api->stream_create(&beside.stream, CU_STREAM_NON_BLOCKING, 0));
+	must(api->event_create(&beside.event, CU_EVENT_DISABLE_TIMING));
+	print_one(p, &beside, "contiguous");
+	for (int w = 0; w < WORKERS; w++) {
+		char name[64];
+		snprintf(name, sizeof(name), "%s %s", ways[w].name, shuffled ? "shuffled" : "tidy");
+		beside.worker = worker_for(&ways[w], &m);
+		print_one(p, &beside, name);
+		worker_end(beside.worker);
+	}
+	must(api->event_destroy(beside.event));
+	must(api->stream_destroy(beside.stream));
+	model_fini(&m);
+}
+
 void busy(void)
 {
-	void *blas;
-	CUstream stream;
+	static const int sides[] = {4096, MOST_SIDE};
+	const uint64_t numbers = 3ull * MOST_SIDE * MOST_SIDE;
+	struct product p = {0};
 	if (!blas_load()) {
 		printf("\nno cuBLAS here: no model beside the copies\n");
 		return;
 	}
-	must(api->stream_create(&stream, CU_STREAM_NON_BLOCKING, 0));
-	if (blas_create(&blas) || blas_stream(blas, stream))
+	must(api->stream_create(&p.stream, CU_STREAM_NON_BLOCKING, 0));
+	if (blas_create(&p.blas) || blas_stream(p.blas, p.stream))
 		die("cuBLAS does not start");
 	/* Random bf16 numbers of ordinary size: zeros would run faster. */
-	noise(shadow, 3ull * SIDE * SIDE * 2);
-	for (uint64_t i = 0; i < 3ull * SIDE * SIDE; i++) {
+	noise(shadow, numbers * 2);
+	for (uint64_t i = 0; i < numbers; i++) {
 		uint16_t *number = (uint16_t *)(void *)shadow + i;
 		*number = (uint16_t)((*number & 0x807f) | 0x3f00);
 	}
-	must(api->copy_to_device(gpu + (6ull << 30), shadow, 3ull * SIDE * SIDE * 2, plain));
+	must(api->copy_to_device(gpu + (6ull << 30), shadow, numbers * 2, plain));
 	must(api->stream_synchronize(plain));
-	products(blas, stream, NULL, NULL, NULL);
-	printf("\nbf16 products of side %d beside restores of 512 pages of 36 x (K, V) x 32 KiB\n",
-	       SIDE);
-	for (int shuffled = 0; shuffled < 2; shuffled++) {
-		struct model m;
-		model_init(&m, 36, 2, 32768, 512, shuffled);
-		for (int w = 0; w < WORKERS; w++) {
-			struct oki_worker *worker = worker_for(&ways[w], &m);
-			double alone[5], beside[5], rates[5];
-			for (int i = 0; i < 5; i++) {
-				alone[i] = products(blas, stream, NULL, NULL, NULL);
-				beside[i] = products(blas, stream, worker, &m, &rates[i]);
-			}
-			double a = median(alone, 5), b = median(beside, 5);
-			printf("%-8s %-9s: product %.0f TFLOP/s alone, keeps %.1f %%; copies %.1f "
-			       "GB/s\n",
-			       shuffled ? "shuffled" : "tidy", ways[w].name,
-			       2.0 * SIDE * SIDE * SIDE * PRODUCTS / a / 1000, 100 * a / b,
-			       median(rates, 5));
-			fflush(stdout);
-			worker_end(worker);
-		}
-		model_fini(&m);
+	printf("\nbf16 products beside restores of 512 pages of 36 x (K, V) x 32 KiB\n");
+	for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++) {
+		p.side = sides[i];
+		p.times = sides[i] == MOST_SIDE ? 60 : 480;
+		products(&p, NULL, NULL);
+		beside_model(&p, false);
+		beside_model(&p, true);
 	}
-	must(api->stream_destroy(stream));
+	must(api->stream_destroy(p.stream));
 }

@@ -3,7 +3,7 @@
  * prints figures. Every case verifies each byte once, over poisoned destinations, before it is
  * timed; figures are medians.
  *
- * measure_copy [ceilings] [fragments] [model] [overlap] [small] [fair] [busy]
+ * measure_copy [ceilings] [fragments] [model] [overlap] [small] [fair] [busy] [kernel]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -306,7 +306,7 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} cases[] = {{"ceilings", ceilings}, {"fragments", fragments}, {"model", model},
 		     {"overlap", overlap},   {"small", small},	       {"fair", fair},
-		     {"busy", busy}};
+		     {"busy", busy},	     {"kernel", kernel_alone}};
 	struct oki_device_config config = {.copy_path = OKV_COPY_DMA};
 	struct oki_device *device;
 	struct okv_error err;

@@ -81,5 +81,7 @@ void verify(struct oki_worker *w, const struct model *m, enum oki_direction dire
 
 /* measure_busy.c: a matrix product beside the copies */
 void busy(void);
+/* measure_kernel.c: the copy kernel and its plan alone */
+void kernel_alone(void);
 
 #endif
