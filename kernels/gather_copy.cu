@@ -1,9 +1,6 @@
 /* [B] Copies fragments between mapped host memory and pages with a few SMs. */
 #include "gather_copy.h"
 
-/* Loads in flight per lane: with 1,024 threads on an SM they cover the latency of the link. */
-#define LOADS 4
-
 struct piece {
 	uint64_t host;
 	uint64_t page;
@@ -42,25 +39,27 @@ static __device__ bool find_piece(const oki_gather &g, place &at, piece &found)
 
 /* Words of one type: all loads of a round are on their way before the first store. */
 template <int LANES, typename WORD>
-static __device__ void copy_words(uint64_t to, uint64_t from, uint32_t count, uint32_t lane)
+static __device__ void copy_words(uint64_t to, uint64_t from, uint32_t count, uint32_t lane,
+				  uint32_t loads)
 {
 	const WORD *in = (const WORD *)from;
 	WORD *out = (WORD *)to;
-	for (uint32_t i = lane; i < count; i += LOADS * LANES) {
-		WORD held[LOADS];
+	for (uint32_t i = lane; i < count; i += loads * LANES) {
+		WORD held[OKI_GATHER_LOADS];
 #pragma unroll
-		for (int k = 0; k < LOADS; k++)
-			if (i + k * LANES < count)
+		for (uint32_t k = 0; k < OKI_GATHER_LOADS; k++)
+			if (k < loads && i + k * LANES < count)
 				held[k] = __ldcs(in + i + k * LANES);
 #pragma unroll
-		for (int k = 0; k < LOADS; k++)
-			if (i + k * LANES < count)
+		for (uint32_t k = 0; k < OKI_GATHER_LOADS; k++)
+			if (k < loads && i + k * LANES < count)
 				out[i + k * LANES] = held[k];
 	}
 }
 
 template <int LANES, typename WORD>
-static __device__ void copy_aligned(uint64_t to, uint64_t from, uint32_t bytes, uint32_t lane)
+static __device__ void copy_aligned(uint64_t to, uint64_t from, uint32_t bytes, uint32_t lane,
+				    uint32_t loads)
 {
 	uint32_t head = (uint32_t)(-to & (sizeof(WORD) - 1));
 	if (head > bytes)
@@ -68,28 +67,29 @@ static __device__ void copy_aligned(uint64_t to, uint64_t from, uint32_t bytes, 
 	uint32_t words = (bytes - head) / sizeof(WORD);
 	uint32_t tail = bytes - head - words * (uint32_t)sizeof(WORD);
 	if (head)
-		copy_words<LANES, unsigned char>(to, from, head, lane);
-	copy_words<LANES, WORD>(to + head, from + head, words, lane);
+		copy_words<LANES, unsigned char>(to, from, head, lane, loads);
+	copy_words<LANES, WORD>(to + head, from + head, words, lane, loads);
 	if (tail)
-		copy_words<LANES, unsigned char>(to + bytes - tail, from + bytes - tail, tail,
-						 lane);
+		copy_words<LANES, unsigned char>(to + bytes - tail, from + bytes - tail, tail, lane,
+						 loads);
 }
 
 /* As wide as both addresses allow at once. */
 template <int LANES>
-static __device__ void copy_piece(uint64_t to, uint64_t from, uint32_t bytes, uint32_t lane)
+static __device__ void copy_piece(uint64_t to, uint64_t from, uint32_t bytes, uint32_t lane,
+				  uint32_t loads)
 {
 	uint32_t differ = (uint32_t)(to ^ from);
 	if ((differ & 15) == 0)
-		copy_aligned<LANES, uint4>(to, from, bytes, lane);
+		copy_aligned<LANES, uint4>(to, from, bytes, lane, loads);
 	else if ((differ & 7) == 0)
-		copy_aligned<LANES, uint2>(to, from, bytes, lane);
+		copy_aligned<LANES, uint2>(to, from, bytes, lane, loads);
 	else if ((differ & 3) == 0)
-		copy_aligned<LANES, unsigned int>(to, from, bytes, lane);
+		copy_aligned<LANES, unsigned int>(to, from, bytes, lane, loads);
 	else if ((differ & 1) == 0)
-		copy_aligned<LANES, unsigned short>(to, from, bytes, lane);
+		copy_aligned<LANES, unsigned short>(to, from, bytes, lane, loads);
 	else
-		copy_words<LANES, unsigned char>(to, from, bytes, lane);
+		copy_words<LANES, unsigned char>(to, from, bytes, lane, loads);
 }
 
 template <int LANES> static __device__ uint32_t group_mask()
@@ -116,19 +116,30 @@ static __device__ uint32_t next_unit(const oki_gather &g, uint32_t unit, uint32_
 	return unit;
 }
 
-/* Columns before `end` have no piece left for this group. Returns end. */
+/*
+ * Columns before `end` have no piece left for this group. Returns end. The last group of a block
+ * speaks for all of it: a fence for the whole system takes microseconds, and a group that waits in
+ * one loads nothing.
+ */
 template <int LANES>
-static __device__ uint32_t pass(const oki_gather &g, uint32_t column, uint32_t end, uint32_t lane)
+static __device__ uint32_t pass(const oki_gather &g, uint32_t column, uint32_t end, uint32_t lane,
+				uint32_t *arrived)
 {
 	for (; column < end; column++) {
 		uint32_t signal = g.columns[column].signal;
 		if (!signal)
 			continue;
-		/* Every lane's stores first; who waits for the count is no thread of the GPU. */
-		__threadfence_system();
+		/* Every lane's stores come before what its leader says, */
 		__syncwarp(group_mask<LANES>());
-		if (lane == 0)
-			atomicAdd(g.counters + signal, 1u);
+		if (lane != 0)
+			continue;
+		__threadfence_block();
+		if (atomicAdd_block(arrived + column, 1u) + 1 < blockDim.x / LANES)
+			continue;
+		/* and what all leaders said before the count; who waits for that is no thread of
+		 * the GPU. */
+		__threadfence_system();
+		atomicAdd(g.counters + signal, 1u);
 	}
 	return column;
 }
@@ -136,8 +147,13 @@ static __device__ uint32_t pass(const oki_gather &g, uint32_t column, uint32_t e
 /* The row of the next piece is read before this one is copied. */
 template <int LANES> static __device__ void gather(const oki_gather &g)
 {
+	/* How many groups of the block are past a column. */
+	__shared__ uint32_t arrived[OKI_GATHER_COLUMNS];
 	uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
 	uint32_t lane = thread % LANES;
+	if (threadIdx.x < OKI_GATHER_COLUMNS)
+		arrived[threadIdx.x] = 0;
+	__syncthreads();
 	place at = {thread / LANES, 0, 0};
 	uint32_t ticket = draw(g, lane);
 	piece now, next;
@@ -149,15 +165,15 @@ template <int LANES> static __device__ void gather(const oki_gather &g)
 			atomicAdd(g.counters, 1u);
 			counts = false;
 		}
-		passed = pass<LANES>(g, passed, at.column, lane);
+		passed = pass<LANES>(g, passed, at.column, lane, arrived);
 		if (!more)
 			break;
 		at.unit = next_unit<LANES>(g, at.unit, ticket, lane);
 		more = find_piece(g, at, next);
 		if (g.to_pages)
-			copy_piece<LANES>(now.page, now.host, now.bytes, lane);
+			copy_piece<LANES>(now.page, now.host, now.bytes, lane, g.loads);
 		else
-			copy_piece<LANES>(now.host, now.page, now.bytes, lane);
+			copy_piece<LANES>(now.host, now.page, now.bytes, lane, g.loads);
 		now = next;
 	}
 }

@@ -11,6 +11,8 @@
 #define OKI_GATHER_THREADS 1024u
 /* Pieces of a row are multiples of this: every warp's lanes have 16 bytes each. */
 #define OKI_GATHER_PIECE 512u
+/* Loads that a lane has on their way at most. */
+#define OKI_GATHER_LOADS 4u
 
 /* One page of one block: the same for every layer and segment of its group. */
 struct oki_gather_row {
@@ -36,11 +38,11 @@ struct oki_gather_column {
  * column after column. A group of lanes takes one piece at a time: first the one of its own number,
  * then the next one that nobody has, by a ticket, so that no group falls behind and a column ends
  * soon after its last piece was taken. Together they draw as many tickets as there are pieces and
- * groups. Without tickets they take turns. Each group of the launch counts itself once
- *   in counters[0] when its next piece is number `early` or a later one, so that the next launch
- *   can start while this one ends;
- *   in counters[signal] when its share of that column and of all before it is written: once all
- *   groups have, whoever sees the count sees the bytes.
+ * groups. Without tickets they take turns. Counted is, once each,
+ *   a group in counters[0] when its next piece is number `early` or a later one, so that the next
+ *   launch can start while this one ends;
+ *   a block in counters[signal] when the share that its groups have of that column and of all
+ *   before it is written: once all blocks are, whoever sees the count sees the bytes.
  */
 struct oki_gather {
 	const struct oki_gather_row *rows; /* NULL: few */
@@ -49,6 +51,7 @@ struct oki_gather {
 	uint32_t row_count;
 	uint32_t column_count;
 	uint32_t piece;
+	uint32_t loads;	   /* on their way in each lane, 1 to OKI_GATHER_LOADS */
 	uint32_t to_pages; /* else to blocks */
 	uint32_t early;
 	uint32_t first_ticket; /* what tickets holds before this launch takes one */

@@ -14,6 +14,14 @@
 /* Every driver takes so many bytes of parameters. */
 static_assert(sizeof(struct oki_gather) <= 4096, "a launch");
 
+/* On their way from the host at any time this fills the link. More of it only queues up, and a
+ * layer ends later for it; but a short copy is through the sooner the earlier it asks for all its
+ * bytes.
+ */
+#define FLIGHT_BYTES (128u << 10)
+#define SHORT_BYTES (4u << 20)
+#define WORD_BYTES 16u
+
 /* With so much left to copy the next kernel may start: about what the link moves until it does. */
 #define EARLY_BYTES (2u << 20)
 
@@ -109,6 +117,16 @@ static uint64_t count_units(const struct oki_gather *g)
 	return units;
 }
 
+static uint32_t loads_for(uint64_t bytes, uint32_t lanes, uint32_t sms)
+{
+	uint32_t each = sms * OKI_GATHER_THREADS * WORD_BYTES;
+	uint32_t loads = (FLIGHT_BYTES + each - 1) / each;
+	/* Narrow groups have one short fragment each and fill few of their loads. */
+	if (bytes <= SHORT_BYTES || lanes < 32 || loads > OKI_GATHER_LOADS)
+		return OKI_GATHER_LOADS;
+	return loads;
+}
+
 /* Rows are cut so that every group has work, however few there are. */
 static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 {
@@ -122,7 +140,13 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 	launch->lanes = lanes_for(longest);
 	uint64_t groups = (uint64_t)sms * OKI_GATHER_THREADS / launch->lanes;
 	uint64_t piece = bytes / (groups * PIECES_PER_GROUP);
-	piece = (piece + OKI_GATHER_PIECE - 1) / OKI_GATHER_PIECE * OKI_GATHER_PIECE;
+	g->loads = loads_for(bytes, launch->lanes, sms);
+	uint64_t round = launch->lanes * WORD_BYTES * g->loads;
+	/* Above one round of loads only whole ones: the rest of one costs as much. */
+	if (piece > round)
+		piece -= piece % round;
+	else
+		piece = (piece + OKI_GATHER_PIECE - 1) / OKI_GATHER_PIECE * OKI_GATHER_PIECE;
 	if (piece > PIECE_MAX)
 		piece = PIECE_MAX;
 	/* Below this a row is one piece: narrower groups take it in one round. */
@@ -249,7 +273,7 @@ static uint32_t set_signals(const struct oki_stream *stream, struct oki_cuda_lau
 		ret_signals[count] = (struct oki_cuda_signal){
 			.end = i + 1,
 			.counter = counter,
-			.count = stream->counts[counter] + group_count(launch),
+			.count = stream->counts[counter] + launch->blocks,
 		};
 		count++;
 	}

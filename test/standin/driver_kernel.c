@@ -19,6 +19,7 @@ struct piece {
 
 /* As a group has it in its registers. */
 struct group {
+	uint32_t block;
 	uint32_t unit, column, first; /* its place in the list of all pieces */
 	uint32_t ticket;
 	uint32_t passed;
@@ -30,7 +31,8 @@ struct launch {
 	const struct oki_gather *g;
 	const struct oki_gather_row *rows;
 	_Atomic uint32_t *counters, *tickets;
-	uint32_t groups;
+	_Atomic uint32_t *arrived; /* groups of a block past a column, block after block */
+	uint32_t groups, groups_per_block;
 };
 
 struct share {
@@ -77,7 +79,11 @@ static void raise_counter(const struct launch *l, uint32_t counter)
 
 static void start(const struct launch *l, uint32_t number, struct group *ret_group)
 {
-	*ret_group = (struct group){.unit = number, .counts = l->counters};
+	*ret_group = (struct group){
+		.block = number / l->groups_per_block,
+		.unit = number,
+		.counts = l->counters,
+	};
 	ret_group->ticket = draw(l);
 	ret_group->more = find_piece(l, ret_group, &ret_group->now);
 }
@@ -91,6 +97,15 @@ static void copy_piece(const struct oki_gather *g, const struct piece *p)
 		memcpy(standin_mapped(p->host, p->bytes, STANDIN_WRITE), page, p->bytes);
 }
 
+/* The last group of a block counts for it. */
+static void pass(const struct launch *l, const struct group *group, uint32_t column)
+{
+	uint32_t signal = l->g->columns[column].signal;
+	_Atomic uint32_t *arrived = &l->arrived[group->block * OKI_GATHER_COLUMNS + column];
+	if (signal && atomic_fetch_add(arrived, 1) + 1 == l->groups_per_block)
+		raise_counter(l, signal);
+}
+
 /* One round of the kernel's loop. */
 static void step(const struct launch *l, struct group *group)
 {
@@ -100,8 +115,7 @@ static void step(const struct launch *l, struct group *group)
 		group->counts = false;
 	}
 	for (; group->passed < group->column; group->passed++)
-		if (l->g->columns[group->passed].signal)
-			raise_counter(l, l->g->columns[group->passed].signal);
+		pass(l, group, group->passed);
 	group->ended = !group->more;
 	if (group->ended)
 		return;
@@ -146,8 +160,12 @@ void standin_gather(const struct oki_gather *gather, uint32_t lanes, uint32_t bl
 	struct launch launch = {
 		.g = gather,
 		.rows = gather->few,
+		.arrived = calloc((size_t)blocks * OKI_GATHER_COLUMNS, sizeof(launch.arrived[0])),
 		.groups = blocks * (OKI_GATHER_THREADS / lanes),
+		.groups_per_block = OKI_GATHER_THREADS / lanes,
 	};
+	if (!launch.arrived)
+		standin_stop("no memory");
 	if (gather->column_count > OKI_GATHER_COLUMNS)
 		standin_stop("a launch of %u columns", gather->column_count);
 	if (gather->rows)
@@ -170,4 +188,5 @@ void standin_gather(const struct oki_gather *gather, uint32_t lanes, uint32_t bl
 	}
 	for (uint32_t i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
+	free((void *)launch.arrived);
 }
