@@ -62,16 +62,6 @@ int gpu_find(void)
 	return gpu_find_at(0);
 }
 
-int gpu_run(Suite *suite)
-{
-	SRunner *runner = srunner_create(suite);
-	srunner_set_fork_status(runner, CK_NOFORK);
-	srunner_run_all(runner, CK_ENV);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
-
 void gpu_stream_busy(cudaStream_t stream)
 {
 	ck_assert_int_eq(cudaStreamQuery(stream), cudaErrorNotReady);

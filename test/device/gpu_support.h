@@ -54,8 +54,6 @@ extern struct gpu_driver gpu_cu;
 int gpu_find(void);
 /* The same of another one, which becomes the current device; no lower one is touched. */
 int gpu_find_at(int index);
-/* Run the suite in this process (CUDA does not survive fork) and free it; main()'s result. */
-int gpu_run(Suite *suite);
 /* Work is still queued there. The runtime keeps "not ready" as its last error: that is cleared. */
 void gpu_stream_busy(cudaStream_t stream);
 void gpu_event_busy(cudaEvent_t event);

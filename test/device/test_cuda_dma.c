@@ -14,6 +14,7 @@
 
 #include <cuda.h>
 
+#include "support/suite.h"
 #include "test/device/copy_case.h"
 
 static const struct oki_device_ops *const ops = &oki_device_cuda;
@@ -619,13 +620,7 @@ static int run_path(uint32_t which)
 	tcase_add_test(tc, read_only_arenas);
 	tcase_add_test(tc, no_such_gpu);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	/* A process that has used CUDA cannot fork and go on using it. */
-	srunner_set_fork_status(runner, CK_NOFORK);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed;
+	return kv_suite_run_here(suite);
 }
 
 int main(void)
@@ -635,7 +630,7 @@ int main(void)
 		return rc;
 	int failed = 0;
 	for (uint32_t which = OKV_COPY_AUTO; which <= OKV_COPY_KERNEL; which++)
-		failed += run_path(which);
+		failed |= run_path(which) != 0;
 	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

@@ -10,6 +10,7 @@
 #if OKV_HAVE_CUDA
 
 #include "device/cuda_device.h"
+#include "support/suite.h"
 #include "test/device/copy_case.h"
 
 static const struct oki_device_ops *const ops = &oki_device_cuda;
@@ -509,13 +510,7 @@ int main(void)
 	tcase_add_loop_test(tc, both_ways_at_once, 0, 2);
 	tcase_add_test(tc, options_and_environment);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	/* A process that has used CUDA cannot fork and go on using it. */
-	srunner_set_fork_status(runner, CK_NOFORK);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return kv_suite_run_here(suite);
 }
 
 #else

@@ -2,6 +2,7 @@
  */
 #include "device/gpu_case.h"
 #include "device/gpu_kernels.h"
+#include "support/suite.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -395,5 +396,5 @@ int main(void)
 	tcase_add_test(t, r5_owners_are_held_until_the_copies_stopped);
 	tcase_add_test(t, r5_unregister_drains_before_it_lets_go);
 	suite_add_tcase(suite, t);
-	return gpu_run(suite);
+	return kv_suite_run_here(suite);
 }

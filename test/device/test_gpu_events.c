@@ -1,6 +1,7 @@
 /* Layer events, events and pages in use, cancels: what a consumer may rely on, on a real GPU. */
 #include "device/gpu_case.h"
 #include "device/gpu_kernels.h"
+#include "support/suite.h"
 
 #include <sched.h>
 #include <string.h>
@@ -330,5 +331,5 @@ int main(void)
 	add_tests(parts);
 	suite_add_tcase(suite, t);
 	suite_add_tcase(suite, parts);
-	return gpu_run(suite);
+	return kv_suite_run_here(suite);
 }

@@ -1,6 +1,7 @@
 /* Who may touch pages when: ready streams, layer events, events in use, cancels, on a real GPU. */
 #include "device/gpu_case.h"
 #include "device/gpu_kernels.h"
+#include "support/suite.h"
 
 #include <sched.h>
 
@@ -242,5 +243,5 @@ int main(void)
 	tcase_add_checked_fixture(t, gpu_case_setup, gpu_case_teardown);
 	add_tests(t);
 	suite_add_tcase(suite, t);
-	return gpu_run(suite);
+	return kv_suite_run_here(suite);
 }

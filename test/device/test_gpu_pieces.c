@@ -1,6 +1,7 @@
 /* Arenas that are registered in pieces, by each path: blocks that lie across two pieces, pieces
  * that the driver refuses, bindings with different limits. */
 #include "device/gpu_case.h"
+#include "support/suite.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -267,7 +268,7 @@ static int run(const struct config *with)
 	tcase_add_test(pins, s30_pieces_begin_where_the_limit_says);
 	tcase_add_test(pins, a_limit_that_is_none_is_refused);
 	suite_add_tcase(suite, pins);
-	return gpu_run(suite);
+	return kv_suite_run_here(suite);
 }
 
 int main(void)

@@ -1,5 +1,6 @@
 /* Two engine processes on one GPU share a Manager's cache; one of them is killed. */
 #include "device/gpu_support.h"
+#include "support/suite.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -198,5 +199,5 @@ int main(void)
 	else
 		tcase_add_loop_test(t, r11_a_killed_engine_leaves_what_it_stored, 0, 3);
 	suite_add_tcase(suite, t);
-	return gpu_run(suite);
+	return kv_suite_run_here(suite);
 }

@@ -1,6 +1,7 @@
 /* Long queues: a caller's stream with work for long, operations of many fragments behind it, an
  * engine that wants its memory back meanwhile. By each path. */
 #include "device/gpu_support.h"
+#include "support/suite.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -360,7 +361,7 @@ static int run(const char *path)
 	tcase_add_checked_fixture(memory, mapped_setup, mapped_teardown);
 	tcase_add_test(memory, s15_quiesce_drains_and_remapped_memory_waits_for_resume);
 	suite_add_tcase(suite, memory);
-	return gpu_run(suite);
+	return kv_suite_run_here(suite);
 }
 
 int main(void)

@@ -1,6 +1,7 @@
 /* Publish and restore on a GPU: every byte of every tensor, in every layout, gaps included. */
 #include "device/gpu_support.h"
 #include "device/gpu_models.h"
+#include "support/suite.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -414,5 +415,5 @@ int main(void)
 	tcase_add_loop_test(t, s36_at_an_interior_address, 0, 2);
 	tcase_add_loop_test(t, s36_in_mapped_pieces, 0, 2);
 	suite_add_tcase(suite, t);
-	return gpu_run(suite);
+	return kv_suite_run_here(suite);
 }

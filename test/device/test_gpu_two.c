@@ -1,5 +1,6 @@
 /* Two GPUs: the one that is not named stays untouched, and both share one pool. Skips on one. */
 #include "device/gpu_support.h"
+#include "support/suite.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -241,5 +242,5 @@ int main(void)
 	tcase_add_loop_test(t, s35_a_fresh_thread_bound_to_gpu_1_leaves_gpu_0_alone, 0, 3);
 	tcase_add_loop_test(t, two_gpus_share_the_pool, 0, 2);
 	suite_add_tcase(suite, t);
-	return gpu_run(suite);
+	return kv_suite_run_here(suite);
 }

@@ -15,13 +15,24 @@ void kv_left_out(const TTest *test, const char *why)
 	fflush(stdout);
 }
 
-int kv_suite_run(Suite *suite)
+static int run(SRunner *r)
 {
-	SRunner *r = srunner_create(suite);
 	srunner_run_all(r, CK_ENV);
 	int failed = srunner_ntests_failed(r);
 	srunner_free(r);
 	if (failed)
 		return 1;
 	return is_partial ? 77 : 0;
+}
+
+int kv_suite_run(Suite *suite)
+{
+	return run(srunner_create(suite));
+}
+
+int kv_suite_run_here(Suite *suite)
+{
+	SRunner *r = srunner_create(suite);
+	srunner_set_fork_status(r, CK_NOFORK);
+	return run(r);
 }
