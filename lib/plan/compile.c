@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "plan/join.h"
 
 /* Keys in rising significance: pieces of one region and shape stand together, by page. */
 enum {
@@ -24,12 +25,6 @@ struct piece {
 	uint32_t inner;
 	uint32_t first;
 	uint32_t region;
-};
-
-struct limits {
-	uint64_t block_bytes;
-	uint64_t max_host_pitch;
-	uint64_t max_page_pitch;
 };
 
 /*
@@ -67,7 +62,7 @@ INLINE struct piece piece_at(const struct view *view, uint32_t i, bool whole)
 /* ---- cutting blocks ---- */
 
 /* Distance to the next page, 0 where it cannot be stepped. */
-static uint32_t step_at(const uint32_t *pages, const struct limits *limits)
+static uint32_t step_at(const uint32_t *pages, const struct oki_join_limits *limits)
 {
 	if (pages[1] <= pages[0] || pages[1] - pages[0] > limits->max_page_pitch)
 		return 0;
@@ -78,8 +73,8 @@ static uint32_t step_at(const uint32_t *pages, const struct limits *limits)
  * Length of the piece that pages start with. The longest one makes the fewest pieces; but a lone
  * page before a longer piece stays alone: as many pieces, and the longer one is whole.
  */
-static uint32_t piece_length(const uint32_t *pages, uint32_t count, const struct limits *limits,
-			     uint32_t *ret_step)
+static uint32_t piece_length(const uint32_t *pages, uint32_t count,
+			     const struct oki_join_limits *limits, uint32_t *ret_step)
 {
 	uint32_t length = 2;
 	*ret_step = 0;
@@ -101,7 +96,7 @@ static uint32_t piece_length(const uint32_t *pages, uint32_t count, const struct
 
 /* Pieces of one block; counts only when pieces is NULL. */
 static uint32_t cut_block(const struct oki_pair *pair, const uint32_t *pages, uint32_t count,
-			  const struct limits *limits, struct piece *pieces)
+			  const struct oki_join_limits *limits, struct piece *pieces)
 {
 	uint32_t cut = 0, first = 0;
 	while (first < count) {
@@ -123,7 +118,7 @@ static uint32_t cut_block(const struct oki_pair *pair, const uint32_t *pages, ui
 }
 
 static uint64_t cut_blocks(const struct view *view, uint32_t pair_count,
-			   const struct limits *limits, struct piece *pieces)
+			   const struct oki_join_limits *limits, struct piece *pieces)
 {
 	uint32_t n = view->pages_per_block;
 	uint64_t total = 0;
@@ -135,7 +130,7 @@ static uint64_t cut_blocks(const struct view *view, uint32_t pair_count,
 }
 
 /* Is every block one piece, with the step of the first? */
-static bool all_whole(struct view *view, uint32_t pair_count, const struct limits *limits)
+static bool all_whole(struct view *view, uint32_t pair_count, const struct oki_join_limits *limits)
 {
 	uint32_t n = view->pages_per_block;
 	const uint32_t *first = view->pages + (uint64_t)view->pairs[0].ordinal * n;
@@ -281,109 +276,141 @@ INLINE void sort_view(struct view *view, uint64_t *keys, uint64_t *spare, bool w
 }
 
 /* The piece in place i of the order. */
-INLINE struct piece nth(const struct view *view, uint64_t i, bool whole)
+INLINE uint32_t nth(const struct view *view, uint32_t i, bool whole)
 {
 	if (!view->order)
-		return piece_at(view, (uint32_t)i, whole);
+		return i;
 	/* They lie anywhere: ask for them early. */
 	uint64_t soon = view->order[i + AHEAD < view->count ? i + AHEAD : i] & view->index_mask;
 	if (whole)
 		__builtin_prefetch(&view->pairs[soon]);
 	else
 		__builtin_prefetch(&view->pieces[soon]);
-	return piece_at(view, (uint32_t)(view->order[i] & view->index_mask), whole);
+	return (uint32_t)(view->order[i] & view->index_mask);
+}
+
+INLINE bool same_kind(struct piece a, struct piece b)
+{
+	return (a.step == b.step) & (a.inner == b.inner) & (a.first == b.first) &
+	       (a.region == b.region);
+}
+
+/* Pieces into their places; of cut blocks, a kind is its first piece. */
+INLINE void place_all(const struct view *view, struct oki_place *places, bool whole)
+{
+	uint32_t kind = nth(view, 0, whole);
+	for (uint32_t i = 0; i < view->count; i++) {
+		uint32_t at = nth(view, i, whole);
+		struct piece piece = piece_at(view, at, whole);
+		if (whole)
+			kind = piece.region;
+		else if (!same_kind(view->pieces[kind], piece))
+			kind = at;
+		places[i] = (struct oki_place){piece.host, (uint64_t)kind << 32 | piece.page};
+	}
+}
+
+/* ---- whole blocks without sorting ---- */
+
+/* Blocks as they stand. */
+static void place_blocks(const struct view *view, struct oki_place *places,
+			 struct oki_extent *ret_extent)
+{
+	uint64_t least = UINT64_MAX, most = 0, before = 0, falls = 0;
+	for (uint32_t i = 0; i < view->count; i++) {
+		struct piece piece = piece_at(view, i, true);
+		uint64_t key = (uint64_t)piece.region << 32 | piece.page;
+		places[i] = (struct oki_place){piece.host, key};
+		least = key < least ? key : least;
+		most = key > most ? key : most;
+		falls |= key < before;
+		before = key;
+	}
+	*ret_extent = (struct oki_extent){least, most, !falls};
 }
 
 /* ---- joining ---- */
 
-struct pitch {
-	uint64_t host;
-	uint32_t page; /* 0: the two cannot be rows of one run */
-};
-
-INLINE struct pitch pitch_of(struct piece a, struct piece b, const struct limits *limits)
+INLINE void make_runs(const struct view *view, const struct oki_place *places,
+		      const uint32_t *starts, struct oki_runs *runs, bool whole)
 {
-	uint64_t host = (uintptr_t)b.host - (uintptr_t)a.host;
-	uint32_t page = b.page - a.page;
-	/* Of scattered blocks nobody can guess which follow each other: no branches. */
-	bool fits = (b.host > a.host) & (host >= limits->block_bytes) &
-		    (host <= limits->max_host_pitch) & (b.page > a.page) &
-		    (page <= limits->max_page_pitch) & (a.step == b.step) & (a.inner == b.inner) &
-		    (a.first == b.first) & (a.region == b.region);
-	return (struct pitch){.host = fits ? host : 0, .page = fits ? page : 0};
-}
-
-INLINE bool same_pitch(struct pitch a, struct pitch b)
-{
-	return (a.page == b.page) & (a.host == b.host);
-}
-
-/*
- * One pass with a view of three pitches ahead. As piece_length(): a lone piece before a longer run
- * stays alone.
- */
-INLINE uint32_t join(const struct view *view, const struct limits *limits, struct oki_run *runs,
-		     bool whole)
-{
-	uint32_t joined = 0;
-	struct piece far = nth(view, 0, whole);
-	const struct pitch none = {0};
-	struct pitch ahead[3] = {0}, pitch = none;
-	bool in_run = false;
-	/* Piece i is 3 behind the one that is read. */
-	for (uint64_t read = 1; read < (uint64_t)view->count + 3; read++) {
-		ahead[0] = ahead[1];
-		ahead[1] = ahead[2];
-		ahead[2] = none;
-		if (read < view->count) {
-			struct piece next = nth(view, read, whole);
-			ahead[2] = pitch_of(far, next, limits);
-			far = next;
-		}
-		if (read < 3)
-			continue;
-		struct oki_run *run = &runs[joined];
-		if (!in_run) {
-			struct piece piece = nth(view, read - 3, whole);
-			*run = (struct oki_run){
-				.host = piece.host,
-				.blocks = 1,
-				.page = piece.page,
-				.inner = piece.inner,
-				.inner_first = piece.first,
-				.inner_step = piece.step,
-			};
-			bool alone = ahead[1].page && !same_pitch(ahead[0], ahead[1]) &&
-				     same_pitch(ahead[1], ahead[2]);
-			pitch = alone ? none : ahead[0];
-			in_run = pitch.page != 0;
-			run->host_pitch = pitch.host;
-			run->page_pitch = pitch.page;
-		} else {
-			in_run = same_pitch(pitch, ahead[0]);
-		}
-		run->blocks += in_run;
-		joined += !in_run;
+	struct piece shape = piece_at(view, 0, whole);
+	for (uint32_t r = 0; r < runs->count; r++) {
+		const struct oki_place *at = &places[starts[r]];
+		uint32_t blocks = starts[r + 1] - starts[r];
+		/* Of one block: no pitches, and no branch that asks. */
+		uint64_t several = 0ull - (blocks > 1);
+		if (!whole)
+			shape = view->pieces[at->key >> 32];
+		runs->runs[r] = (struct oki_run){
+			.host = at->host,
+			.host_pitch = ((uintptr_t)at[1].host - (uintptr_t)at[0].host) & several,
+			.blocks = blocks,
+			.page_pitch = (uint32_t)((at[1].key - at[0].key) & several),
+			.page = (uint32_t)at->key,
+			.inner = shape.inner,
+			.inner_first = shape.first,
+			.inner_step = shape.step,
+		};
 	}
-	return joined;
 }
 
 /* ---- all of it ---- */
 
-static uint32_t compile_whole(struct view *view, const struct limits *limits, uint64_t *keys,
-			      struct oki_run *runs)
+/* Memory of one plan. */
+struct desk {
+	struct piece *pieces;
+	struct oki_place *places;
+	void *work; /* keys to sort by, then where runs start */
+	uint64_t work_bytes;
+};
+
+/* Of each piece of a cut plan, with two keys. */
+#define CUT_BYTES (sizeof(struct piece) + sizeof(struct oki_place) + 2 * sizeof(uint64_t))
+
+/* Whole blocks may have this many pages each to be put by page, as far as memory is kept: among
+ * more pages sorting finds them sooner. */
+#define PAGES_PER_BLOCK 32u
+
+static bool take_desk(struct oki_compile_scratch *scratch, uint64_t count, bool whole,
+		      struct desk *ret_desk)
 {
-	if (!compare_all(view, true))
-		sort_view(view, keys, keys + view->count, true);
-	return join(view, limits, runs, true);
+	uint64_t places = (count + OKI_PLACES_BEHIND) * sizeof(struct oki_place);
+	uint64_t pieces = whole ? 0 : count * sizeof(struct piece);
+	uint64_t work = 2 * count * sizeof(uint64_t) + sizeof(uint32_t);
+	uint64_t by_page = whole ? PAGES_PER_BLOCK * count * sizeof(uint8_t *) : 0;
+	uint64_t kept = places < OKI_SCRATCH_KEEP_BYTES ? OKI_SCRATCH_KEEP_BYTES - places : 0;
+	by_page = by_page < kept ? by_page : kept;
+	work = work > by_page ? work : by_page;
+	uint8_t *memory = oki_scratch_space(scratch, places + pieces + work);
+	if (!memory)
+		return false;
+	*ret_desk = (struct desk){
+		.pieces = whole ? NULL : (void *)(memory + places),
+		.places = (void *)memory,
+		.work = memory + places + pieces,
+		.work_bytes = work,
+	};
+	return true;
 }
 
-static uint32_t compile_pieces(struct view *view, const struct limits *limits, uint64_t *keys,
-			       struct oki_run *runs)
+static void order_whole(struct view *view, const struct desk *desk)
+{
+	struct oki_extent extent;
+	place_blocks(view, desk->places, &extent);
+	if (extent.sorted ||
+	    oki_order_by_key(desk->places, view->count, &extent, desk->work, desk->work_bytes))
+		return;
+	compare_all(view, true);
+	sort_view(view, desk->work, (uint64_t *)desk->work + view->count, true);
+	place_all(view, desk->places, true);
+}
+
+static void order_pieces(struct view *view, const struct desk *desk)
 {
 	if (!compare_all(view, false))
-		sort_view(view, keys, keys + view->count, false);
-	return join(view, limits, runs, false);
+		sort_view(view, desk->work, (uint64_t *)desk->work + view->count, false);
+	place_all(view, desk->places, false);
 }
 
 static int no_memory(uint64_t runs, struct okv_error *err)
@@ -392,38 +419,49 @@ static int no_memory(uint64_t runs, struct okv_error *err)
 			(unsigned long long)runs);
 }
 
+static int join(struct oki_compile_scratch *scratch, const struct view *view,
+		const struct desk *desk, const struct oki_join_limits *limits,
+		struct oki_runs *ret_runs, struct okv_error *err)
+{
+	struct oki_runs made;
+	for (uint32_t i = 0; i < OKI_PLACES_BEHIND; i++)
+		desk->places[view->count + i] = desk->places[view->count - 1];
+	uint32_t count = oki_find_starts(desk->places, view->count, limits, desk->work);
+	if (!oki_runs_take(scratch, count, &made))
+		return no_memory(count, err);
+	made.count = count;
+	if (view->pieces)
+		make_runs(view, desk->places, desk->work, &made, false);
+	else
+		make_runs(view, desk->places, desk->work, &made, true);
+	*ret_runs = made;
+	return 0;
+}
+
 static int compile_view(struct oki_compile_scratch *scratch, struct view *view, uint32_t pair_count,
-			const struct limits *limits, struct oki_runs *ret_runs,
+			const struct oki_join_limits *limits, struct oki_runs *ret_runs,
 			struct okv_error *err)
 {
 	bool whole = all_whole(view, pair_count, limits);
-	size_t piece_bytes = whole ? 0 : sizeof(view->pieces[0]);
-	size_t each = piece_bytes + 2 * sizeof(uint64_t);
 	/* Cutting twice to know how many there are costs more than room for the most there can be.
 	 */
 	uint64_t most = (uint64_t)pair_count * (whole ? 1 : view->pages_per_block);
-	if (most * each > OKI_SCRATCH_KEEP_BYTES && !whole)
+	if (!whole && most * CUT_BYTES > OKI_SCRATCH_KEEP_BYTES)
 		most = cut_blocks(view, pair_count, limits, NULL);
 	if (most > UINT32_MAX)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_SUBMIT, "%llu pieces in one plan",
 				(unsigned long long)most);
-	struct piece *pieces = oki_scratch_space(scratch, most * each);
-	if (!pieces)
+	struct desk desk;
+	if (!take_desk(scratch, most, whole, &desk))
 		return no_memory(most, err);
-	if (!whole)
-		view->pieces = pieces;
-	view->count = whole ? pair_count : (uint32_t)cut_blocks(view, pair_count, limits, pieces);
-	uint64_t *keys = (void *)((uint8_t *)pieces + most * piece_bytes);
-	struct oki_runs made;
-	if (!oki_runs_take(scratch, view->count, &made))
-		return no_memory(view->count, err);
+	view->pieces = desk.pieces;
+	view->count =
+		whole ? pair_count : (uint32_t)cut_blocks(view, pair_count, limits, desk.pieces);
 	if (whole)
-		made.count = compile_whole(view, limits, keys, made.runs);
+		order_whole(view, &desk);
 	else
-		made.count = compile_pieces(view, limits, keys, made.runs);
-	oki_runs_fit(scratch, &made);
-	*ret_runs = made;
-	return 0;
+		order_pieces(view, &desk);
+	return join(scratch, view, &desk, limits, ret_runs, err);
 }
 
 int oki_compile(struct oki_compile_scratch *scratch, const struct oki_pair *pairs,
@@ -431,11 +469,8 @@ int oki_compile(struct oki_compile_scratch *scratch, const struct oki_pair *pair
 		uint64_t block_bytes, uint64_t max_page_stride, uint64_t max_pitch_bytes,
 		struct oki_runs *ret_runs, struct okv_error *err)
 {
-	struct limits limits = {
-		.block_bytes = block_bytes ? block_bytes : 1,
-		.max_host_pitch = max_pitch_bytes,
-		.max_page_pitch = max_page_stride ? max_pitch_bytes / max_page_stride : UINT32_MAX,
-	};
+	struct oki_join_limits limits =
+		oki_join_limits(block_bytes, max_page_stride, max_pitch_bytes);
 	if (pair_count == 0) {
 		*ret_runs = (struct oki_runs){0};
 		return 0;

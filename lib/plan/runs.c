@@ -41,24 +41,35 @@ static struct oki_runs spare_remove(struct oki_compile_scratch *scratch, uint32_
 	return spare;
 }
 
-/* The smallest spare that is large enough, or new. */
+/* Plans of a kind have about as many runs each: room for any of them. */
+static uint32_t room_for(uint32_t count)
+{
+	if (count < SPARE_MIN_RUNS)
+		return count;
+	uint64_t unit = (1u << (31 - __builtin_clz(count))) / 8;
+	uint64_t room = (count + unit - 1) / unit * unit;
+	return room < UINT32_MAX ? (uint32_t)room : UINT32_MAX;
+}
+
+/* The smallest spare that is large enough, the last one given back among equals; or new. */
 bool oki_runs_take(struct oki_compile_scratch *scratch, uint32_t count, struct oki_runs *ret_runs)
 {
 	uint32_t best = scratch->spare_count;
 	for (uint32_t i = 0; i < scratch->spare_count && count >= SPARE_MIN_RUNS; i++) {
 		uint32_t room = scratch->spare[i].room;
 		if (room >= count &&
-		    (best == scratch->spare_count || room < scratch->spare[best].room))
+		    (best == scratch->spare_count || room <= scratch->spare[best].room))
 			best = i;
 	}
 	if (best < scratch->spare_count) {
 		*ret_runs = spare_remove(scratch, best);
 		return true;
 	}
-	struct oki_run *made = malloc((size_t)count * sizeof(made[0]));
+	uint32_t room = room_for(count);
+	struct oki_run *made = malloc((size_t)room * sizeof(made[0]));
 	if (!made)
 		return false;
-	*ret_runs = (struct oki_runs){.runs = made, .room = count};
+	*ret_runs = (struct oki_runs){.runs = made, .room = room};
 	return true;
 }
 
@@ -76,19 +87,6 @@ void oki_runs_give(struct oki_compile_scratch *scratch, struct oki_runs *runs)
 	scratch->spare[scratch->spare_count++] = *runs;
 	scratch->spare_bytes += bytes;
 	*runs = (struct oki_runs){0};
-}
-
-void oki_runs_fit(struct oki_compile_scratch *scratch, struct oki_runs *runs)
-{
-	if (runs->room < SPARE_MIN_RUNS || runs->count > runs->room / 4)
-		return;
-	struct oki_run *fit = malloc((size_t)runs->count * sizeof(fit[0]));
-	if (!fit)
-		return;
-	memcpy(fit, runs->runs, (size_t)runs->count * sizeof(fit[0]));
-	uint32_t count = runs->count;
-	oki_runs_give(scratch, runs);
-	*runs = (struct oki_runs){.runs = fit, .count = count, .room = count};
 }
 
 void oki_runs_fini(struct oki_runs *runs)

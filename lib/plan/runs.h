@@ -34,10 +34,8 @@ void *oki_scratch_space(struct oki_compile_scratch *scratch, size_t bytes);
 /* Done with them: what is huge goes. */
 void oki_scratch_trim(struct oki_compile_scratch *scratch);
 
-/* Room for `count` runs, of which none is there yet. False: no memory. */
+/* Room for `count` runs or a few more, of which none is there yet. False: no memory. */
 bool oki_runs_take(struct oki_compile_scratch *scratch, uint32_t count, struct oki_runs *ret_runs);
-/* All are there: a few keep no room for many while they are copied. */
-void oki_runs_fit(struct oki_compile_scratch *scratch, struct oki_runs *runs);
 /* The end of runs: for the next plan of the same thread, or for anyone. */
 void oki_runs_give(struct oki_compile_scratch *scratch, struct oki_runs *runs);
 void oki_runs_fini(struct oki_runs *runs);

@@ -341,6 +341,17 @@ START_TEST(memory_stays_between_plans)
 	ck_assert_uint_eq(runs.room, N);
 	oki_runs_give(&own, &runs);
 	oki_runs_give(&own, &more);
+	oki_compile_scratch_fini(&own);
+	/* As does one with a few runs more. */
+	for (uint32_t i = 0; i < 2; i++) {
+		ck_assert_int_eq(oki_compile(&own, pairs, N / 2 + 10 + i * 90, pages, 1, BLOCK,
+					     STRIDE, PITCH_MAX, &runs, NULL),
+				 0);
+		ck_assert(i == 0 || runs.runs == memory);
+		ck_assert_uint_lt(runs.room, N - N / 4);
+		memory = runs.runs;
+		oki_runs_give(&own, &runs);
+	}
 	/* One run keeps no room for many. */
 	for (uint32_t i = 0; i < N; i++)
 		pairs[i].host = host_at(0, i);

@@ -194,6 +194,111 @@ START_TEST(keys_of_any_size_are_sorted)
 }
 END_TEST
 
+/* Runs of any length behind each other: long ones are walked faster, to their exact ends. */
+START_TEST(runs_end_where_the_pitch_does)
+{
+	enum { N = 1000 };
+	struct oki_pair pairs[N];
+	uint32_t pages[N], order[N];
+	random_state = 64;
+	for (uint32_t round = 0; round < 300; round++) {
+		uint32_t longest = 1 + random_below(round % 3 ? 200 : 4);
+		uint32_t slot = 0, page = 0, region = 0, count = 1 + random_below(N);
+		ordered(order, count, round % 2 ? SHUFFLED : ASCENDING);
+		for (uint32_t i = 0, left = 0, pitch = 1, step = 1; i < count; i++, left--) {
+			if (left == 0) {
+				left = 1 + random_below(longest);
+				pitch = round % 4 ? 1 + random_below(2) : 1;
+				step = round % 4 ? 1 + random_below(2) : 1;
+				region += round % 5 == 0 && random_below(4) == 0;
+			}
+			pages[order[i]] = page;
+			/* arenas may touch, too */
+			uint8_t *host = host_at(round % 2 ? region % 255 : 0, slot);
+			pairs[order[i]] = (struct oki_pair){host, region, order[i]};
+			slot += pitch;
+			page += step;
+		}
+		compare_with_rules(pairs, count, pages, 1, STRIDE, PITCH_MAX);
+		compare_with_rules(pairs, count, pages, 1, 1, BLOCK);
+		compare_with_rules(pairs, count, pages, 1, 1, BLOCK / 2);
+	}
+}
+END_TEST
+
+/* Arenas side by side in memory, whose pages go on from one to the next or fall. */
+START_TEST(arenas_that_touch_are_not_joined)
+{
+	enum { EACH = 100, ARENAS = 4, N = EACH * ARENAS };
+	struct oki_pair pairs[N];
+	uint32_t pages[N], order[N];
+	random_state = 4;
+	for (uint32_t round = 0; round < 3 * 2; round++) {
+		ordered(order, N, round % 2 ? SHUFFLED : ASCENDING);
+		for (uint32_t i = 0; i < N; i++) {
+			uint32_t region = i / EACH, at = order[i], page = i;
+			if (round / 2 == 1)
+				page = (ARENAS - 1 - region) * EACH + i % EACH;
+			if (round / 2 == 2) /* past the last one there is to the first */
+				page = i - 2 * EACH;
+			pages[at] = page;
+			pairs[at] = (struct oki_pair){host_at(0, i), region, at};
+		}
+		compare_with_rules(pairs, N, pages, 1, STRIDE, PITCH_MAX);
+		compare_with_rules(pairs, N, pages, 1, 1, UINT64_MAX);
+	}
+	/* one block of each */
+	pairs[0] = (struct oki_pair){host_at(0, 0), 0, 0};
+	pairs[1] = (struct oki_pair){host_at(0, 1), 1, 1};
+	pages[0] = UINT32_MAX;
+	pages[1] = 0;
+	compare_with_rules(pairs, 2, pages, 1, 1, UINT64_MAX);
+}
+END_TEST
+
+/* Few blocks among any number of pages, and the two ends of what a page can be. */
+START_TEST(blocks_lie_anywhere_in_a_pool)
+{
+	enum { N = 300 };
+	struct oki_pair pairs[N];
+	uint32_t pages[N], slots[N];
+	random_state = 300;
+	for (uint32_t bits = 0; bits <= 22; bits++)
+		for (uint32_t ends = 0; ends < 3; ends++) {
+			ordered(slots, N, SHUFFLED);
+			for (uint32_t i = 0; i < N; i++) {
+				pages[i] = slots[N - 1 - i] << bits | random_below(1u << bits);
+				if (ends == 1)
+					pages[i] = UINT32_MAX - pages[i];
+				if (ends == 2 && i < 2)
+					pages[i] = i ? UINT32_MAX : 0;
+				else if (ends == 2)
+					pages[i] += 1;
+				pairs[i] = (struct oki_pair){host_at(0, slots[i]), 0, i};
+			}
+			compare_with_rules(pairs, N, pages, 1, 1, UINT64_MAX);
+		}
+}
+END_TEST
+
+/* No plan names a page twice. If one did, both blocks would still be copied. */
+START_TEST(a_page_named_twice_loses_no_block)
+{
+	enum { N = 200 };
+	struct oki_pair pairs[N];
+	uint32_t pages[N];
+	random_state = 11;
+	for (uint32_t round = 0; round < 100; round++) {
+		ordered(pages, N, SHUFFLED);
+		for (uint32_t i = 0; i < N; i++)
+			pairs[i] = (struct oki_pair){host_at(0, i), 0, i};
+		for (uint32_t twice = 0; twice < round % 4 + 1; twice++)
+			pages[random_below(N)] = pages[random_below(N)];
+		compare_with_rules(pairs, N, pages, 1, STRIDE, PITCH_MAX);
+	}
+}
+END_TEST
+
 /* One block that is cut, or of another shape, among whole ones: first, last, anywhere. */
 START_TEST(one_odd_block_among_whole_ones)
 {
@@ -243,6 +348,10 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, runs_are_those_of_the_rules);
 	tcase_add_test(tc, keys_of_any_size_are_sorted);
+	tcase_add_test(tc, runs_end_where_the_pitch_does);
+	tcase_add_test(tc, arenas_that_touch_are_not_joined);
+	tcase_add_test(tc, blocks_lie_anywhere_in_a_pool);
+	tcase_add_test(tc, a_page_named_twice_loses_no_block);
 	tcase_add_test(tc, one_odd_block_among_whole_ones);
 	tcase_add_test(tc, a_plan_of_any_size_is_cut);
 	suite_add_tcase(suite, tc);
