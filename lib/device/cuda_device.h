@@ -199,9 +199,10 @@ int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err);
 void oki_cuda_kernel_unload(struct oki_device *device);
 
 uint64_t oki_cuda_table_rows(const struct oki_run *runs, uint32_t run_count);
-/* Write their rows; host addresses as the GPU has them. */
+/* Write their rows, of which there are row_count; host addresses as the GPU has them. */
 void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *runs,
-			 uint32_t run_count, struct oki_gather_row *ret_rows);
+			 uint32_t run_count, uint64_t row_count, struct oki_gather_row *ret_rows);
+
 struct oki_cuda_launch {
 	struct oki_gather gather;
 	uint32_t units; /* pieces of all columns */
@@ -254,8 +255,13 @@ bool oki_cuda_may_stack(const struct oki_device *device, const struct oki_layer_
 /* Rows for the kernel: all of them, or those that do not suit copy engines. */
 CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, bool all,
 			     const struct oki_cuda_table **ret_table);
-/* The runs that suit copy engines. */
-uint32_t oki_cuda_plan_long(const struct oki_cuda_plan *plan, const struct oki_run **ret_runs);
+/* The runs that suit copy engines, and how many rows they have. */
+uint32_t oki_cuda_plan_long(const struct oki_cuda_plan *plan, const struct oki_run **ret_runs,
+			    uint64_t *ret_rows);
+/* Does a block, up to these layers, lie in two pieces of an arena? The GPU may see those at
+ * unrelated places, and the kernel is told one. */
+bool oki_cuda_plan_straddles(const struct oki_device *device, struct oki_cuda_plan *plan,
+			     const struct oki_layer_map *const *maps, uint32_t map_count);
 
 /* Queue layers by the ways that suit them, as device.h says. Inside a scope. */
 int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,

@@ -80,24 +80,63 @@ static const struct oki_cuda_reach *reach_of(const struct oki_device *device, co
 	return &straight;
 }
 
-void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *runs,
-			 uint32_t run_count, struct oki_gather_row *ret_rows)
+/* One row for each block. Of scattered blocks nobody can guess how many follow each other, so two
+ * rows are written at once where there is room behind, wanted or not. */
+static void fill_plain(const struct oki_run *run, uint64_t shift, const struct oki_gather_row *end,
+		       struct oki_gather_row *rows)
 {
+	struct oki_gather_row row = {
+		.host = (uint64_t)(uintptr_t)run->host + shift,
+		.page = run->page,
+		.inner = run->inner_first,
+	};
+	uint32_t done = 0;
+	if (end - rows >= 2) {
+		rows[0] = row;
+		rows[1] = row;
+		rows[1].host += run->host_pitch;
+		rows[1].page += run->page_pitch;
+		done = 2;
+	}
+	for (uint32_t o = done; o < run->blocks; o++) {
+		rows[o] = row;
+		rows[o].host += o * run->host_pitch;
+		rows[o].page += o * run->page_pitch;
+	}
+}
+
+/* Any run; every block may lie in another piece of the arena. Returns the place behind. */
+static struct oki_gather_row *fill_any(const struct oki_device *device, const struct oki_run *run,
+				       const struct oki_cuda_reach *reach,
+				       struct oki_gather_row *rows)
+{
+	for (uint32_t o = 0; o < run->blocks; o++) {
+		const uint8_t *block = run->host + o * run->host_pitch;
+		if (device->in_pieces)
+			reach = reach_of(device, block, reach);
+		for (uint32_t j = 0; j < run->inner; j++)
+			*rows++ = (struct oki_gather_row){
+				.host = (uint64_t)(uintptr_t)block + reach->shift,
+				.page = run->page + o * run->page_pitch + j * run->inner_step,
+				.inner = run->inner_first + j,
+			};
+	}
+	return rows;
+}
+
+void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *runs,
+			 uint32_t run_count, uint64_t row_count, struct oki_gather_row *ret_rows)
+{
+	const struct oki_gather_row *end = ret_rows + row_count;
 	const struct oki_cuda_reach *reach = NULL;
 	for (uint32_t i = 0; i < run_count; i++) {
 		const struct oki_run *run = &runs[i];
-		for (uint32_t o = 0; o < run->blocks; o++) {
-			const uint8_t *block = run->host + o * run->host_pitch;
-			if (o == 0 || device->in_pieces)
-				reach = reach_of(device, block, reach);
-			uint64_t host = (uint64_t)(uintptr_t)block + reach->shift;
-			for (uint32_t j = 0; j < run->inner; j++)
-				*ret_rows++ = (struct oki_gather_row){
-					.host = host,
-					.page = run->page + o * run->page_pitch +
-						j * run->inner_step,
-					.inner = run->inner_first + j,
-				};
+		reach = reach_of(device, run->host, reach);
+		if (run->inner == 1 && !device->in_pieces) {
+			fill_plain(run, reach->shift, end, ret_rows);
+			ret_rows += run->blocks;
+		} else {
+			ret_rows = fill_any(device, run, reach, ret_rows);
 		}
 	}
 }

@@ -24,34 +24,81 @@ struct shape {
 	struct oki_cuda_load load; /* of one layer */
 };
 
+/*
+ * Runs counted, once for all kinds of layers. Scattered rows make runs of one or two blocks with
+ * any pitch: where rows of two blocks do not touch, the cost of such a run is that of its number of
+ * blocks.
+ */
+#define FEW_BLOCKS 8u
+
+struct census {
+	uint64_t rows;
+	bool joinable;			   /* all of them are */
+	uint32_t few[FEW_BLOCKS + 1];	   /* of the first run's shape, by blocks; [0]: others */
+	uint32_t examples[FEW_BLOCKS + 1]; /* which run is one of these */
+	uint64_t least_pitch;		   /* of those of several blocks */
+};
+
 struct oki_cuda_plan {
 	struct oki_cuda_plan *next;
 	const struct oki_run *runs;
 	uint32_t run_count;
-	uint64_t rows;
+	struct census all;
+	struct census rest;   /* of those that do not suit copy engines */
+	uint64_t block_pages; /* of the longest one; 0: nobody asked */
+	uint64_t sound_to;    /* so many bytes of any block lie in one piece of an arena */
+	uint64_t cut_from;    /* so many of some block do not */
 	uint32_t shape_count;
 	struct shape shapes[SHAPES_MAX];
 	bool chosen; /* way is settled: later layers are of the same kinds */
 	enum oki_cuda_way way;
-	struct oki_cuda_table all;
-	struct oki_cuda_table rest; /* of sorted[long_count] and on */
+	struct oki_cuda_table tables[2]; /* of the rest, of all */
 	uint32_t long_count;
-	struct oki_run *sorted; /* owned, NULL: not split; those for copy engines come first */
+	/* Owned, NULL: not split. Those for copy engines come first; others from sorted[run_count]
+	 * on. */
+	struct oki_run *sorted;
 	struct oki_gather_row few[2][OKI_GATHER_INLINE_ROWS];
 };
 
+/* Does the number of its blocks say what it costs? */
+static inline bool is_few(const struct oki_run *run, const struct oki_run *first)
+{
+	uint32_t differ = (run->inner ^ first->inner) | (run->inner_first ^ first->inner_first) |
+			  (run->inner_step ^ first->inner_step);
+	return (run->blocks <= FEW_BLOCKS) & (differ == 0);
+}
+
+static void count_runs(const struct oki_run *runs, uint32_t run_count, struct census *ret_census)
+{
+	uint32_t cut = 0; /* 0: all are joinable */
+	struct census c = {.least_pitch = UINT64_MAX};
+	for (uint32_t i = 0; i < run_count; i++) {
+		const struct oki_run *run = &runs[i];
+		uint64_t few = is_few(run, &runs[0]), at = run->blocks * few;
+		/* A block alone has a pitch of zero, which wraps to more than any. */
+		uint64_t pitch = (run->host_pitch - 1) | (few - 1);
+		c.least_pitch = pitch < c.least_pitch ? pitch : c.least_pitch;
+		c.few[at]++;
+		c.examples[at] = i;
+		c.rows += oki_run_rows(run);
+		cut |= (run->inner - 1) | run->inner_first;
+	}
+	c.joinable = cut == 0;
+	/* Undoes the wrap. */
+	c.least_pitch += c.least_pitch < UINT64_MAX;
+	*ret_census = c;
+}
+
 /* Few rows go into each launch; more of them to the GPU's memory, once. */
 static CUresult table_build(struct oki_stream *stream, const struct oki_run *runs,
-			    uint32_t run_count, struct oki_gather_row *few,
-			    struct oki_cuda_table *ret_table)
+			    uint32_t run_count, const struct census *census,
+			    struct oki_gather_row *few, struct oki_cuda_table *ret_table)
 {
-	struct oki_cuda_table table = {.host = few, .joinable = true};
-	for (uint32_t i = 0; i < run_count; i++)
-		table.joinable &= oki_run_is_joinable(&runs[i]);
-	uint64_t rows = oki_cuda_table_rows(runs, run_count);
-	table.count = (uint32_t)rows;
+	uint64_t rows = census->rows;
+	struct oki_cuda_table table = {
+		.host = few, .count = (uint32_t)rows, .joinable = census->joinable};
 	if (rows <= OKI_GATHER_INLINE_ROWS) {
-		oki_cuda_table_fill(stream->device, runs, run_count, few);
+		oki_cuda_table_fill(stream->device, runs, run_count, rows, few);
 		*ret_table = table;
 		return CUDA_SUCCESS;
 	}
@@ -61,7 +108,7 @@ static CUresult table_build(struct oki_stream *stream, const struct oki_run *run
 	if (result != CUDA_SUCCESS)
 		return result;
 	table.host = host;
-	oki_cuda_table_fill(stream->device, runs, run_count, host);
+	oki_cuda_table_fill(stream->device, runs, run_count, rows, host);
 	result = stream->device->api->copy_to_device(table.device, host, bytes, stream->stream);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -103,7 +150,8 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 		return NULL;
 	plan->runs = runs;
 	plan->run_count = run_count;
-	plan->rows = oki_cuda_table_rows(runs, run_count);
+	plan->cut_from = UINT64_MAX;
+	count_runs(runs, run_count, &plan->all);
 	/* Another part of the operation: what was queued before may be of the same layers, so its
 	 * first kernel follows all of that. */
 	stream->kernels = 0;
@@ -114,7 +162,7 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 
 uint64_t oki_cuda_plan_rows(const struct oki_cuda_plan *plan)
 {
-	return plan->rows;
+	return plan->all.rows;
 }
 
 static void shape_of(const struct oki_layer_map *map, struct shape *ret_shape)
@@ -131,45 +179,57 @@ static void shape_of(const struct oki_layer_map *map, struct shape *ret_shape)
 	}
 }
 
-/*
- * What one run costs. Scattered rows make runs of one or two blocks, with any pitch: unless its
- * rows touch, the cost of a run is that of its number of blocks.
- */
-#define PRICED_BLOCKS 8u
+/* Is the cost of counted runs that of their blocks? Not where rows of two blocks may touch. */
+static bool rows_are_apart(const struct oki_cuda_plan *plan, const struct oki_layer_map *map)
+{
+	uint64_t longest = 0;
+	for (uint32_t s = 0; s < map->segment_count; s++)
+		longest = map->segments[s].bytes > longest ? map->segments[s].bytes : longest;
+	return plan->all.least_pitch > longest * plan->runs[0].inner;
+}
 
+/* What runs cost in one layer. */
 struct pricer {
 	const struct oki_cuda_rates *rates;
+	const struct oki_cuda_plan *plan;
 	bool batch;
+	bool counted; /* the plan's counts hold for this layer */
 	const struct oki_layer_map *map;
 	struct oki_layer_map joined;
-	bool known[PRICED_BLOCKS + 1];
-	double dma_ns[PRICED_BLOCKS + 1], kernel_ns[PRICED_BLOCKS + 1]; /* [0]: of another run */
+	bool known[FEW_BLOCKS + 1];
+	double dma_ns[FEW_BLOCKS + 1], kernel_ns[FEW_BLOCKS + 1]; /* [0]: of another run */
 };
 
 static void pricer_init(struct pricer *p, const struct oki_stream *stream,
-			const struct oki_cuda_rates *rates, const struct oki_layer_map *map)
+			const struct oki_cuda_rates *rates, const struct oki_cuda_plan *plan,
+			const struct oki_layer_map *map)
 {
 	p->rates = rates;
+	p->plan = plan;
 	p->batch = oki_cuda_has_batch(stream->device->api);
 	p->map = map;
 	oki_join_segments(map, &p->joined);
+	p->counted = rows_are_apart(plan, &p->joined);
 	memset(p->known, 0, sizeof(p->known));
 }
 
-static bool is_plain(const struct pricer *p, const struct oki_run *run)
+/* Runs with the same price have the same place, but in [0]. */
+static uint32_t price_place(const struct pricer *p, const struct oki_run *run)
 {
-	if (!oki_run_is_joinable(run) || run->blocks > PRICED_BLOCKS)
-		return false;
+	if (p->counted)
+		return is_few(run, &p->plan->runs[0]) ? run->blocks : 0;
+	if (!oki_run_is_joinable(run) || run->blocks > FEW_BLOCKS)
+		return 0;
 	for (uint32_t s = 0; s < p->joined.segment_count; s++)
 		if (run->host_pitch == p->joined.segments[s].bytes)
-			return false;
-	return true;
+			return 0;
+	return run->blocks;
 }
 
 /* Where its price is from now on. */
 static uint32_t price(struct pricer *p, const struct oki_run *run)
 {
-	uint32_t at = is_plain(p, run) ? run->blocks : 0;
+	uint32_t at = price_place(p, run);
 	if (at && p->known[at])
 		return at;
 	const struct oki_layer_map *map = oki_run_is_joinable(run) ? &p->joined : p->map;
@@ -182,49 +242,73 @@ static uint32_t price(struct pricer *p, const struct oki_run *run)
 	return at;
 }
 
+static bool suits_engines(const struct pricer *p, uint32_t at)
+{
+	return p->dma_ns[at] <= p->kernel_ns[at];
+}
+
+/* So many runs like this one. Returns how many of them suit copy engines. */
+static uint32_t add_runs(struct pricer *p, const struct oki_run *run, uint32_t count,
+			 struct oki_cuda_load *load)
+{
+	uint32_t at = price(p, run);
+	double dma_ns = p->dma_ns[at] * count, kernel_ns = p->kernel_ns[at] * count;
+	load->dma_ns += dma_ns;
+	load->kernel_ns += kernel_ns;
+	if (!suits_engines(p, at)) {
+		load->short_kernel_ns += kernel_ns;
+		return 0;
+	}
+	load->long_dma_ns += dma_ns;
+	return count;
+}
+
 /* Of one layer. Returns how many runs suit copy engines. */
 static uint32_t add_up(struct oki_stream *stream, const struct oki_cuda_rates *rates,
 		       const struct oki_cuda_plan *plan, const struct oki_layer_map *map,
 		       struct oki_cuda_load *ret_load)
 {
-	struct oki_cuda_load load = {.bytes = plan->rows * oki_layer_row_bytes(map)};
-	struct pricer pricer;
+	const struct census *c = &plan->all;
+	struct oki_cuda_load load = {.bytes = c->rows * oki_layer_row_bytes(map)};
+	struct pricer p;
 	uint32_t long_count = 0;
-	pricer_init(&pricer, stream, rates, map);
-	for (uint32_t i = 0; i < plan->run_count; i++) {
-		uint32_t at = price(&pricer, &plan->runs[i]);
-		load.dma_ns += pricer.dma_ns[at];
-		load.kernel_ns += pricer.kernel_ns[at];
-		if (pricer.dma_ns[at] <= pricer.kernel_ns[at]) {
-			load.long_dma_ns += pricer.dma_ns[at];
-			long_count++;
-		} else {
-			load.short_kernel_ns += pricer.kernel_ns[at];
-		}
-	}
+	pricer_init(&p, stream, rates, plan, map);
+	for (uint32_t n = 1; n <= FEW_BLOCKS && p.counted; n++)
+		if (c->few[n])
+			long_count += add_runs(&p, &plan->runs[c->examples[n]], c->few[n], &load);
+	for (uint32_t i = 0; i < plan->run_count && (!p.counted || c->few[0]); i++)
+		if (!p.counted || !is_few(&plan->runs[i], &plan->runs[0]))
+			long_count += add_runs(&p, &plan->runs[i], 1, &load);
 	*ret_load = load;
 	return long_count;
 }
 
 /*
- * Runs that suit copy engines to the front of a copy, by the first layer of the group. Without
- * memory there is nothing to share.
+ * Runs that suit copy engines to the front of a copy, others to its second half, by the first layer
+ * of the group. Without memory, or with runs of one sort, there is nothing to share.
  */
 static void split(struct oki_stream *stream, const struct oki_cuda_rates *rates,
-		  struct oki_cuda_plan *plan, const struct oki_layer_map *map, uint32_t long_count)
+		  struct oki_cuda_plan *plan, const struct oki_layer_map *map)
 {
-	uint32_t front = 0, back = long_count;
-	plan->sorted = malloc(plan->run_count * sizeof(*plan->sorted));
-	if (!plan->sorted)
+	uint32_t long_count = 0, others = 0;
+	struct oki_run *sorted = malloc(2ull * plan->run_count * sizeof(*sorted));
+	if (!sorted)
 		return;
-	struct pricer pricer;
-	pricer_init(&pricer, stream, rates, map);
+	struct pricer p;
+	pricer_init(&p, stream, rates, plan, map);
 	for (uint32_t i = 0; i < plan->run_count; i++) {
-		uint32_t at = price(&pricer, &plan->runs[i]);
-		bool is_long = pricer.dma_ns[at] <= pricer.kernel_ns[at];
-		plan->sorted[is_long ? front++ : back++] = plan->runs[i];
+		if (suits_engines(&p, price(&p, &plan->runs[i])))
+			sorted[long_count++] = plan->runs[i];
+		else
+			sorted[plan->run_count + others++] = plan->runs[i];
 	}
+	if (!long_count || !others) {
+		free(sorted);
+		return;
+	}
+	plan->sorted = sorted;
 	plan->long_count = long_count;
+	count_runs(sorted + plan->run_count, others, &plan->rest);
 }
 
 static const struct oki_cuda_load *load_of(struct oki_stream *stream,
@@ -241,7 +325,7 @@ static const struct oki_cuda_load *load_of(struct oki_stream *stream,
 		return &plan->shapes[SHAPES_MAX - 1].load;
 	uint32_t long_count = add_up(stream, rates, plan, map, &shape.load);
 	if (plan->shape_count == 0 && long_count && long_count < plan->run_count)
-		split(stream, rates, plan, map, long_count);
+		split(stream, rates, plan, map);
 	plan->shapes[plan->shape_count] = shape;
 	return &plan->shapes[plan->shape_count++].load;
 }
@@ -258,18 +342,18 @@ static double stack_ns(struct oki_stream *stream, const struct oki_cuda_rates *r
 		       const struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
 		       uint32_t map_count)
 {
-	bool batch = oki_cuda_has_batch(stream->device->api), known[PRICED_BLOCKS + 1] = {0};
-	double ns[PRICED_BLOCKS + 1], sum = 0;
-	for (uint32_t i = 0; i < plan->run_count; i++) {
-		const struct oki_run *run = &plan->runs[i];
-		/* Where rows touch it is cheaper; such runs are long. */
-		uint32_t at =
-			oki_run_is_joinable(run) && run->blocks <= PRICED_BLOCKS ? run->blocks : 0;
-		if (!at || !known[at])
-			ns[at] = oki_cuda_stack_ns(rates, batch, maps, map_count, run);
-		known[at] = true;
-		sum += ns[at];
-	}
+	const struct census *c = &plan->all;
+	bool batch = oki_cuda_has_batch(stream->device->api);
+	/* Where joinable rows touch it is cheaper; such runs are long. */
+	bool counted = oki_run_is_joinable(&plan->runs[0]) || rows_are_apart(plan, maps[0]);
+	double sum = 0;
+	for (uint32_t n = 1; n <= FEW_BLOCKS && counted; n++)
+		if (c->few[n])
+			sum += c->few[n] * oki_cuda_stack_ns(rates, batch, maps, map_count,
+							     &plan->runs[c->examples[n]]);
+	for (uint32_t i = 0; i < plan->run_count && (!counted || c->few[0]); i++)
+		if (!counted || !is_few(&plan->runs[i], &plan->runs[0]))
+			sum += oki_cuda_stack_ns(rates, batch, maps, map_count, &plan->runs[i]);
 	return sum;
 }
 
@@ -306,7 +390,7 @@ enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direc
 				       const struct oki_layer_map *const *maps, uint32_t map_count,
 				       uint32_t together)
 {
-	if (!plan || plan->rows == 0 || plan->rows > OKI_CUDA_ROWS_MAX ||
+	if (!plan || plan->all.rows == 0 || plan->all.rows > OKI_CUDA_ROWS_MAX ||
 	    stream->device->path == OKV_COPY_DMA)
 		return OKI_CUDA_WAY_DMA;
 	if (stream->device->path == OKV_COPY_KERNEL)
@@ -321,18 +405,66 @@ enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direc
 CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, bool all,
 			     const struct oki_cuda_table **ret_table)
 {
-	struct oki_cuda_table *table = all ? &plan->all : &plan->rest;
+	struct oki_cuda_table *table = &plan->tables[all];
 	*ret_table = table;
 	if (table->host)
 		return CUDA_SUCCESS;
 	if (all)
-		return table_build(stream, plan->runs, plan->run_count, plan->few[0], table);
-	return table_build(stream, plan->sorted + plan->long_count,
-			   plan->run_count - plan->long_count, plan->few[1], table);
+		return table_build(stream, plan->runs, plan->run_count, &plan->all, plan->few[1],
+				   table);
+	return table_build(stream, plan->sorted + plan->run_count,
+			   plan->run_count - plan->long_count, &plan->rest, plan->few[0], table);
 }
 
-uint32_t oki_cuda_plan_long(const struct oki_cuda_plan *plan, const struct oki_run **ret_runs)
+uint32_t oki_cuda_plan_long(const struct oki_cuda_plan *plan, const struct oki_run **ret_runs,
+			    uint64_t *ret_rows)
 {
 	*ret_runs = plan->sorted;
+	*ret_rows = plan->all.rows - plan->rest.rows;
 	return plan->long_count;
+}
+
+/* The last byte of these layers in any block. */
+static uint64_t block_end(struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
+			  uint32_t map_count)
+{
+	uint64_t end = 0, pages = plan->block_pages;
+	for (uint32_t i = 0; i < plan->run_count && plan->block_pages == 0; i++) {
+		uint64_t last = (uint64_t)plan->runs[i].inner_first + plan->runs[i].inner;
+		pages = last > pages ? last : pages;
+	}
+	plan->block_pages = pages;
+	for (uint32_t i = 0; i < map_count; i++)
+		for (uint32_t s = 0; s < maps[i]->segment_count; s++) {
+			const struct oki_segment_map *seg = &maps[i]->segments[s];
+			uint64_t to = seg->block_offset + pages * seg->bytes;
+			end = to > end ? to : end;
+		}
+	return end;
+}
+
+static bool has_cut_block(const struct oki_device *device, const struct oki_cuda_plan *plan,
+			  uint64_t end)
+{
+	for (uint32_t i = 0; i < plan->run_count; i++)
+		for (uint32_t o = 0; o < plan->runs[i].blocks; o++)
+			if (oki_cuda_straddles(
+				    device, plan->runs[i].host + o * plan->runs[i].host_pitch, end))
+				return true;
+	return false;
+}
+
+bool oki_cuda_plan_straddles(const struct oki_device *device, struct oki_cuda_plan *plan,
+			     const struct oki_layer_map *const *maps, uint32_t map_count)
+{
+	if (!device->in_pieces)
+		return false;
+	uint64_t end = block_end(plan, maps, map_count);
+	if (end > plan->sound_to && end < plan->cut_from) {
+		if (has_cut_block(device, plan, end))
+			plan->cut_from = end;
+		else
+			plan->sound_to = end;
+	}
+	return end >= plan->cut_from;
 }

@@ -61,19 +61,26 @@ static CUresult record(const struct job *j, CUstream queue, uint32_t first, uint
 	return result;
 }
 
-static int copy_engines(const struct job *j, CUstream queue, uint32_t first, uint32_t end,
-			const struct oki_run *runs, uint32_t run_count)
+/* All runs of the job, or those for copy engines beside the kernel. */
+struct share {
+	const struct oki_run *runs;
+	uint32_t run_count;
+	uint64_t rows;
+};
+
+/* The first layers up to `end`. */
+static int copy_engines(const struct job *j, CUstream queue, uint32_t end,
+			const struct share *share)
 {
 	struct oki_device *device = j->stream->device;
-	uint64_t bytes = 0, rows = oki_cuda_table_rows(runs, run_count);
-	for (uint32_t i = first; i < end; i++)
-		bytes += rows * oki_layer_row_bytes(j->maps[i]);
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < end; i++)
+		bytes += share->rows * oki_layer_row_bytes(j->maps[i]);
 	j->stream->copying += bytes;
 	atomic_fetch_add_explicit(&device->copying, bytes, memory_order_relaxed);
 	return oki_cuda_copy(device->api, &device->rates[j->direction], queue, j->direction,
-			     j->maps + first, end - first,
-			     oki_cuda_may_stack(device, j->maps + first, end - first), runs,
-			     run_count, j->err);
+			     j->maps, end, oki_cuda_may_stack(device, j->maps, end), share->runs,
+			     share->run_count, j->err);
 }
 
 /* One stretch, so that the caller hears of its layers before the next one is submitted. */
@@ -85,7 +92,8 @@ static int by_engines(const struct job *j, uint32_t map_count)
 	if (has_events(j, 0, map_count))
 		end = stretch_end(j, 0, map_count, j->stream->stretches);
 	j->stream->stretches++;
-	int rc = copy_engines(j, j->stream->stream, 0, end, j->runs, j->run_count);
+	const struct share all = {j->runs, j->run_count, j->rows};
+	int rc = copy_engines(j, j->stream->stream, end, &all);
 	if (rc < 0)
 		return rc;
 	CUresult result = record(j, j->stream->stream, 0, end);
@@ -138,15 +146,15 @@ static int by_kernel_alone(const struct job *j, const struct oki_cuda_table *tab
 }
 
 /* Let the events of the next signal's layers follow it. Returns these layers. */
-static int follow_next(const struct job *j, const struct oki_run *long_runs, uint32_t long_count)
+static int follow_next(const struct job *j, const struct share *beside)
 {
 	struct oki_stream *stream = j->stream;
 	struct oki_cuda_pending *p = &stream->pending;
 	const struct oki_cuda_signal *signal = &p->signals[p->next];
 	uint32_t layers = signal->end - p->layers;
 	CUresult result = CUDA_SUCCESS;
-	if (long_count) {
-		int rc = copy_engines(j, stream->side, 0, layers, long_runs, long_count);
+	if (beside->run_count) {
+		int rc = copy_engines(j, stream->side, layers, beside);
 		if (rc < 0)
 			return rc;
 	}
@@ -155,7 +163,7 @@ static int follow_next(const struct job *j, const struct oki_run *long_runs, uin
 	p->layers = signal->end;
 	if (result == CUDA_SUCCESS && ++p->next == p->count) {
 		p->count = 0;
-		if (long_count || p->events)
+		if (beside->run_count || p->events)
 			result = join_side(stream);
 	}
 	return result == CUDA_SUCCESS ? (int)layers : refused(j, result);
@@ -190,8 +198,7 @@ static CUresult launch_all(const struct job *j, const struct oki_cuda_table *tab
 static int by_way(const struct job *j, struct oki_cuda_plan *plan, uint32_t map_count)
 {
 	const struct oki_cuda_table *table;
-	const struct oki_run *long_runs = NULL;
-	uint32_t long_count = 0;
+	struct share beside = {0};
 	if (j->stream->way == OKI_CUDA_WAY_DMA)
 		return by_engines(j, map_count);
 	bool all = j->stream->way == OKI_CUDA_WAY_KERNEL;
@@ -210,33 +217,8 @@ static int by_way(const struct job *j, struct oki_cuda_plan *plan, uint32_t map_
 	if (result != CUDA_SUCCESS)
 		return refused(j, result);
 	if (!all)
-		long_count = oki_cuda_plan_long(plan, &long_runs);
-	return follow_next(j, long_runs, long_count);
-}
-
-/* Does a block, up to these layers, lie in two pieces of an arena? The GPU may see those at
- * unrelated places, and the kernel is told one. */
-static bool straddles(const struct job *j, uint32_t map_count)
-{
-	uint64_t end = 0, pages = 0;
-	if (!j->stream->device->in_pieces || j->stream->way == OKI_CUDA_WAY_DMA)
-		return false;
-	for (uint32_t r = 0; r < j->run_count; r++) {
-		uint64_t last = (uint64_t)j->runs[r].inner_first + j->runs[r].inner;
-		pages = last > pages ? last : pages;
-	}
-	for (uint32_t i = 0; i < map_count; i++)
-		for (uint32_t s = 0; s < j->maps[i]->segment_count; s++) {
-			const struct oki_segment_map *seg = &j->maps[i]->segments[s];
-			uint64_t to = seg->block_offset + pages * seg->bytes;
-			end = to > end ? to : end;
-		}
-	for (uint32_t r = 0; r < j->run_count; r++)
-		for (uint32_t o = 0; o < j->runs[r].blocks; o++)
-			if (oki_cuda_straddles(j->stream->device,
-					       j->runs[r].host + o * j->runs[r].host_pitch, end))
-				return true;
-	return false;
+		beside.run_count = oki_cuda_plan_long(plan, &beside.runs, &beside.rows);
+	return follow_next(j, &beside);
 }
 
 int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
@@ -263,7 +245,8 @@ int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
 	if (has_events(&j, 0, map_count))
 		together = stretch_end(&j, 0, map_count, 2);
 	stream->way = oki_cuda_plan_choose(stream, direction, plan, maps, map_count, together);
-	if (!stream->pending.count && straddles(&j, map_count))
+	if (!stream->pending.count && stream->way != OKI_CUDA_WAY_DMA &&
+	    oki_cuda_plan_straddles(stream->device, plan, maps, map_count))
 		stream->way = OKI_CUDA_WAY_DMA;
 	return by_way(&j, plan, map_count);
 }

@@ -512,6 +512,7 @@ END_TEST
 /* ---- the kernel ---- */
 
 static const uint8_t *kernel_arena;
+static uint64_t kernel_block; /* bytes from one to the next */
 static int launches;
 
 /* Where the GPU sees a block depends on its own piece, not on that of its run's first block. */
@@ -524,9 +525,9 @@ static CUresult look_at_rows(CUfunction function, unsigned gx, unsigned gy, unsi
 	const struct oki_gather *g = parameters[0];
 	launches++;
 	ck_assert_uint_eq(g->row_count, 9);
-	for (uint32_t i = 0; i < 9; i++)
+	for (uint64_t i = 0, at = 0; i < 9; i++, at += kernel_block)
 		ck_assert_uint_eq(g->few[i].host,
-				  (uint64_t)(uintptr_t)kernel_arena + i * 100 + 4096 * (i / 3 + 1));
+				  (uint64_t)(uintptr_t)kernel_arena + at + 4096 * (at / 300 + 1));
 	return CUDA_SUCCESS;
 }
 
@@ -554,6 +555,7 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 		.host = arena, .host_pitch = block, .blocks = 9, .page_pitch = 1, .inner = 1};
 	struct okv_error err = {0};
 	kernel_arena = arena;
+	kernel_block = block;
 	launches = 0;
 	api.launch = look_at_rows;
 	api.event_record = record_nothing;
@@ -569,6 +571,16 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 	ck_assert_int_eq(launches, !_i);
 	for (uint64_t i = 0; i < 9 && _i; i++)
 		ck_assert(memcmp(pages + i * bytes, arena + i * block + at, bytes) == 0);
+	/* Layers of the same runs, in any order: blocks of 120 are cut behind their 60th byte. */
+	static const uint64_t ends[] = {1, 61, 60, 120, 59, 61};
+	for (uint32_t n = 0; n < 6 && _i; n++) {
+		launches = 0;
+		map.segments[0].block_offset = 0;
+		map.segments[0].bytes = ends[n];
+		ck_assert_int_eq(
+			oki_cuda_ways_copy(&stream, OKI_TO_PAGES, maps, NULL, 1, &run, 1, &err), 1);
+		ck_assert_int_eq(launches, ends[n] <= 60);
+	}
 	oki_cuda_plans_forget(&stream);
 	oki_cuda_reach_remove(&device, arena);
 	free(device.reach);

@@ -1,0 +1,259 @@
+/* What is worked out once for the runs of an operation: counts, prices and tables. No GPU: the
+ * driver's calls are replaced by ones that copy at once and count. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "okv_config.h"
+
+#if OKV_HAVE_CUDA
+
+#include "device/rect.h"
+#include "test/device/copy_case.h"
+#include "test/unit/fake_cuda.h"
+#include "support/suite.h"
+
+#define LAYERS 3u
+#define RUNS 60u
+#define FIRST_HOST ((uint8_t *)(uintptr_t)0x100000000)
+
+static uint64_t seed;
+
+static uint32_t below(uint32_t limit)
+{
+	return case_below(&seed, limit);
+}
+
+/* Runs as plans have them, of whole blocks or of parts of some, too; addresses only, nothing is
+ * touched. */
+static uint32_t draw_runs(struct oki_run *runs, uint64_t block, uint32_t pages)
+{
+	uint32_t count = 1 + below(RUNS), longest = below(3) ? 3 : 30;
+	uint32_t odd = below(3) ? 0 : 1 + below(8), page = below(1000);
+	uint8_t *host = FIRST_HOST;
+	for (uint32_t i = 0; i < count; i++) {
+		bool part = odd && below(odd + 1) == 0;
+		struct oki_run run = {.host = host, .page = page, .blocks = 1 + below(longest)};
+		run.inner = part ? 1 + below(pages) : pages;
+		run.inner_first = below(pages - run.inner + 1);
+		if (run.inner > 1)
+			run.inner_step = part ? 1 + below(2) : 1;
+		if (run.blocks > 1) {
+			run.host_pitch = block * (1 + below(3));
+			run.page_pitch = below(2) ? run.inner : 8 * (1 + below(3));
+		}
+		runs[i] = run;
+		host += block * (100 + below(100));
+		page += 1000;
+	}
+	return count;
+}
+
+/* ---- rows ---- */
+
+static uint64_t plain_rows(const struct oki_device *device, const struct oki_run *runs,
+			   uint32_t count, struct oki_gather_row *rows)
+{
+	uint64_t made = 0;
+	for (uint32_t i = 0; i < count; i++)
+		for (uint32_t o = 0; o < runs[i].blocks; o++)
+			for (uint32_t j = 0; j < runs[i].inner; j++) {
+				const uint8_t *host = runs[i].host + o * runs[i].host_pitch;
+				uint64_t shift = 0;
+				for (uint32_t r = 0; r < device->reach_count; r++)
+					if (host >= device->reach[r].base &&
+					    host < device->reach[r].base + device->reach[r].bytes)
+						shift = device->reach[r].shift;
+				rows[made++] = (struct oki_gather_row){
+					.host = (uintptr_t)host + shift,
+					.page = runs[i].page + o * runs[i].page_pitch +
+						j * runs[i].inner_step,
+					.inner = runs[i].inner_first + j,
+				};
+			}
+	return made;
+}
+
+/* Arenas, which runs lie in as a whole, or their pieces, which blocks do; and not a row too many.
+ */
+START_TEST(a_table_has_the_rows_of_its_runs)
+{
+	static struct oki_gather_row want[RUNS * 30 * 4];
+	seed = 17;
+	for (int n = 0; n < 3000; n++) {
+		struct oki_run runs[RUNS];
+		struct oki_cuda_reach reach[100];
+		struct oki_device device = {.reach = reach, .in_pieces = n % 3 == 0};
+		uint32_t count = draw_runs(runs, 4096, 1 + below(4));
+		uint64_t bytes = device.in_pieces ? 4096 * 7 : 4096 * 100;
+		device.reach_count = n % 5 ? 100 : 0;
+		for (uint32_t r = 0; r < device.reach_count; r++) {
+			reach[r].base = FIRST_HOST + r * bytes;
+			reach[r].bytes = bytes;
+			reach[r].shift = below(1000) * 65536;
+		}
+		/* Whole arenas are given one shift: no run leaves its own. */
+		for (uint32_t r = 0; r < device.reach_count && !device.in_pieces; r++)
+			reach[r].shift = reach[0].shift;
+		uint64_t rows = plain_rows(&device, runs, count, want);
+		ck_assert_uint_eq(rows, oki_cuda_table_rows(runs, count));
+		struct oki_gather_row *got = malloc((rows + 1) * sizeof(*got));
+		memset(got, 0xa5, (rows + 1) * sizeof(*got));
+		struct oki_gather_row behind = got[rows];
+		oki_cuda_table_fill(&device, runs, count, rows, got);
+		ck_assert_int_eq(memcmp(got, want, rows * sizeof(*got)), 0);
+		ck_assert_int_eq(memcmp(&got[rows], &behind, sizeof(behind)), 0);
+		free(got);
+	}
+}
+END_TEST
+
+/* ---- prices ---- */
+
+struct stage {
+	struct oki_cuda_api api;
+	struct oki_device device;
+	struct oki_stream stream;
+	struct oki_layer_map layers[LAYERS];
+	const struct oki_layer_map *maps[LAYERS];
+};
+
+/* Layers of one or two segments that may fill their block, for one page, and may lie in one tensor.
+ */
+static void stage_init(struct stage *s, uint64_t bytes, uint32_t pages)
+{
+	memset(s, 0, sizeof(*s));
+	s->api = fake(below(2));
+	s->device.api = &s->api;
+	s->device.path = OKV_COPY_AUTO;
+	s->device.sms = 4;
+	s->device.rates[0] = s->device.rates[1] = oki_cuda_default_rates;
+	s->stream.device = &s->device;
+	s->stream.counters = below(2) ? 1 : 0;
+	if (below(2)) {
+		s->device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
+		s->device.tensor_count = 1;
+	}
+	for (uint32_t i = 0; i < LAYERS; i++) {
+		struct oki_layer_map *map = &s->layers[i];
+		map->base = (uint8_t *)(uintptr_t)(0x7000000000 + i * 0x10000000ull);
+		map->page_stride = bytes << below(2);
+		map->segment_count = 1 + below(2);
+		for (uint32_t g = 0; g < map->segment_count; g++)
+			map->segments[g] = (struct oki_segment_map){
+				.page_offset = g * bytes / map->segment_count,
+				.block_offset = (i * map->segment_count + g) * pages * bytes /
+						map->segment_count,
+				.bytes = bytes / map->segment_count,
+			};
+		s->maps[i] = map;
+	}
+}
+
+/* Every run at its own price, for every layer. Returns how many suit copy engines in the first. */
+static uint32_t plain_load(const struct stage *s, const struct oki_run *runs, uint32_t count,
+			   uint32_t layers, struct oki_cuda_load *ret_load)
+{
+	const struct oki_cuda_rates *r = &s->device.rates[0];
+	bool batch = oki_cuda_has_batch(&s->api);
+	struct oki_cuda_load load = {0};
+	uint32_t long_count = 0;
+	double stack = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		for (uint32_t m = 0; m < layers; m++) {
+			struct oki_layer_map map = *s->maps[m];
+			if (oki_run_is_joinable(&runs[i]))
+				oki_join_segments(s->maps[m], &map);
+			double dma = oki_cuda_copy_ns(r, batch, &map, &runs[i]), kernel = 0;
+			for (uint32_t g = 0; g < map.segment_count; g++)
+				kernel += oki_cuda_kernel_ns(r, oki_run_rows(&runs[i]),
+							     map.segments[g].bytes);
+			load.bytes += oki_run_rows(&runs[i]) * oki_layer_row_bytes(&map);
+			load.dma_ns += dma;
+			load.kernel_ns += kernel;
+			load.long_dma_ns += dma <= kernel ? dma : 0;
+			load.short_kernel_ns += dma <= kernel ? 0 : kernel;
+			long_count += m == 0 && dma <= kernel;
+		}
+		stack += oki_cuda_stack_ns(r, batch, s->maps, layers, &runs[i]);
+	}
+	if (oki_cuda_may_stack(&s->device, s->maps, layers) && stack < load.dma_ns)
+		load.dma_ns = stack;
+	load.shared = s->stream.counters && long_count && long_count < count;
+	*ret_load = load;
+	return long_count;
+}
+
+/* All rows, and whether segments may be joined. */
+static void check_table(struct stage *s, struct oki_cuda_plan *plan, const struct oki_run *runs,
+			uint32_t count)
+{
+	const struct oki_cuda_table *table;
+	bool joinable = true;
+	ck_assert_int_eq(oki_cuda_plan_table(&s->stream, plan, true, &table), CUDA_SUCCESS);
+	for (uint32_t i = 0; i < count; i++)
+		joinable = joinable && oki_run_is_joinable(&runs[i]);
+	ck_assert_int_eq(table->joinable, joinable);
+	ck_assert_uint_eq(table->count, oki_cuda_table_rows(runs, count));
+}
+
+/* Whatever is counted instead of looked at: the choice is that of every run's own price. */
+START_TEST(counted_runs_cost_what_each_does)
+{
+	uint32_t ways[3] = {0};
+	seed = 23;
+	for (int n = 0; n < 5000; n++) {
+		const uint64_t bytes = 256ull << below(11);
+		struct oki_run runs[RUNS];
+		struct stage s;
+		struct oki_cuda_load load;
+		const struct oki_run *long_runs;
+		uint64_t long_rows, rows = 0;
+		uint32_t layers = 1 + below(LAYERS), pages = below(4) + 1;
+		/* Rows of two blocks touch, or do not. */
+		uint64_t block = bytes * pages * layers + below(2) * 256;
+		uint32_t count = draw_runs(runs, block, pages);
+		stage_init(&s, bytes, pages);
+		uint32_t want = plain_load(&s, runs, count, layers, &load);
+		struct oki_cuda_plan *plan = oki_cuda_plan_get(&s.stream, runs, count);
+		enum oki_cuda_way way =
+			oki_cuda_plan_choose(&s.stream, 0, plan, s.maps, layers, layers);
+		ck_assert_int_eq(way, oki_cuda_choose(&s.device.rates[0], &load));
+		ck_assert_uint_eq(oki_cuda_plan_rows(plan), oki_cuda_table_rows(runs, count));
+		ways[way]++;
+		if (want && want < count) {
+			ck_assert_uint_eq(oki_cuda_plan_long(plan, &long_runs, &long_rows), want);
+			for (uint32_t i = 0; i < want; i++)
+				rows += oki_run_rows(&long_runs[i]);
+			ck_assert_uint_eq(long_rows, rows);
+		}
+		check_table(&s, plan, runs, count);
+		oki_cuda_plans_forget(&s.stream);
+		s.stream.counters = 0; /* nothing of ours */
+		oki_cuda_chunks_free(&s.stream);
+	}
+	for (uint32_t w = 0; w < 3; w++)
+		ck_assert_uint_gt(ways[w], 20);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cuda plans");
+	TCase *tc = tcase_create("plans");
+	tcase_set_timeout(tc, 60);
+	tcase_add_test(tc, a_table_has_the_rows_of_its_runs);
+	tcase_add_test(tc, counted_runs_cost_what_each_does);
+	suite_add_tcase(suite, tc);
+	return kv_suite_run(suite);
+}
+
+#else
+
+int main(void)
+{
+	puts("skipped: built without CUDA headers");
+	return 77;
+}
+
+#endif
