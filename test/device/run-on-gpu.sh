@@ -144,10 +144,10 @@ if [ "$sanitizer" = 1 ] && [ "$gpu_ran" != 0 ]; then
 		OKV_SOURCE_ROOT=$PWD ORBITKV_MANAGER=$PWD/$build/lib/orbitkv-manager CK_FORK=no
 		case $build in /*) ORBITKV_MANAGER=$build/lib/orbitkv-manager ;; esac
 		export OKV_SOURCE_ROOT ORBITKV_MANAGER CK_FORK
-		: "${SANITIZE=memcheck:cuda_kernel memcheck:cuda_dma memcheck:gpu_caller
-			memcheck:gpu_events racecheck:cuda_kernel memcheck:gpu_order
-			memcheck:gpu_pieces memcheck:gpu_queue memcheck:gpu_roundtrip
-			synccheck:cuda_kernel}"
+		: "${SANITIZE=memcheck:cuda_kernel memcheck:cuda_dma memcheck:cuda_memory
+			memcheck:gpu_caller memcheck:gpu_events racecheck:cuda_kernel
+			memcheck:gpu_order memcheck:gpu_pieces memcheck:gpu_queue
+			memcheck:gpu_roundtrip synccheck:cuda_kernel}"
 		sanitize_all
 	else
 		say "no compute-sanitizer on this machine"

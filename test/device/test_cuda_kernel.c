@@ -1,6 +1,5 @@
 /* The copy kernel on a real GPU: every alignment, few and many rows, SM caps, shifted addresses. */
 #include <check.h>
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -12,22 +11,9 @@
 #include "device/cuda_device.h"
 #include "support/suite.h"
 #include "test/device/copy_case.h"
-
-static const struct oki_device_ops *const ops = &oki_device_cuda;
-static struct okv_error problem;
-
-#define MUST(call) ck_assert_int_eq((call), CUDA_SUCCESS)
-#define OKAY(call)                                                          \
-	do {                                                                \
-		int okay_rc = (call);                                       \
-		ck_assert_msg(okay_rc == 0, "%s: %s", #call, problem.text); \
-	} while (0)
+#include "test/device/cuda_fixture.h"
 
 #define ROOM (48u << 20)
-
-static int (*to_gpu)(CUdeviceptr to, const void *from, size_t bytes);
-static int (*from_gpu)(void *to, CUdeviceptr from, size_t bytes);
-static int (*current_set)(CUcontext context);
 
 /* One device, pinned host memory, memory of the GPU, and images of both. */
 struct rig {
@@ -38,18 +24,11 @@ struct rig {
 	uint8_t *want_pages, *got_pages;
 };
 
-static void *host_memory(size_t bytes)
-{
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ck_assert_ptr_ne(p, MAP_FAILED);
-	return p;
-}
-
 static void rig_init(struct rig *r, uint32_t path, uint32_t sms)
 {
 	struct oki_device_config config = {.copy_path = path, .copy_sms = sms};
 	OKAY(ops->open(&config, &r->device, &problem));
-	MUST(current_set(r->device->context));
+	MUST(cu.cuCtxSetCurrent(r->device->context));
 	OKAY(ops->stream_create(r->device, &r->stream, &problem));
 	r->host = host_memory(ROOM);
 	r->want_host = malloc(ROOM);
@@ -64,7 +43,7 @@ static void rig_fini(struct rig *r)
 	ops->unpin(r->device, r->host);
 	ops->stream_destroy(r->stream);
 	MUST(r->device->api->memory_free(r->pages));
-	MUST(current_set(NULL));
+	MUST(cu.cuCtxSetCurrent(NULL));
 	ops->close(r->device);
 	munmap(r->host, ROOM);
 	free(r->want_host);
@@ -82,7 +61,7 @@ static void rig_noise(struct rig *r, uint64_t *seed, uint64_t host_bytes, uint64
 	memcpy(r->host, r->want_host, host_bytes);
 	/* From pageable memory it may return before the bytes are there, and our streams do not
 	 * wait for the null stream. */
-	MUST(to_gpu(r->pages, r->want_pages, pages_bytes));
+	MUST(cu.cuMemcpyHtoD(r->pages, r->want_pages, pages_bytes));
 	MUST(r->device->api->stream_synchronize(NULL));
 }
 
@@ -103,7 +82,7 @@ static void rig_copy(struct rig *r, enum oki_direction direction,
 
 static bool rig_is_right(struct rig *r, uint64_t host_bytes, uint64_t pages_bytes)
 {
-	MUST(from_gpu(r->got_pages, r->pages, pages_bytes));
+	MUST(cu.cuMemcpyDtoH(r->got_pages, r->pages, pages_bytes));
 	return memcmp(r->host, r->want_host, host_bytes) == 0 &&
 	       memcmp(r->got_pages, r->want_pages, pages_bytes) == 0;
 }
@@ -440,61 +419,40 @@ END_TEST
 START_TEST(options_and_environment)
 {
 	struct oki_device_config config = {.copy_path = OKV_COPY_KERNEL, .copy_sms = 7};
-	struct oki_device *device = NULL;
-	OKAY(ops->open(&config, &device, &problem));
-	ck_assert_uint_eq(device->path, OKV_COPY_KERNEL);
-	ck_assert_uint_eq(device->sms, 7);
-	ops->close(device);
+	struct oki_device *opened = NULL;
+	OKAY(ops->open(&config, &opened, &problem));
+	ck_assert_uint_eq(opened->path, OKV_COPY_KERNEL);
+	ck_assert_uint_eq(opened->sms, 7);
+	ops->close(opened);
 	setenv("ORBITKV_COPY", "dma", 1);
 	setenv("ORBITKV_COPY_SMS", "9", 1);
-	OKAY(ops->open(&config, &device, &problem));
-	ck_assert_uint_eq(device->path, OKV_COPY_DMA);
-	ck_assert_uint_eq(device->sms, 9);
-	ops->close(device);
+	OKAY(ops->open(&config, &opened, &problem));
+	ck_assert_uint_eq(opened->path, OKV_COPY_DMA);
+	ck_assert_uint_eq(opened->sms, 9);
+	ops->close(opened);
 	setenv("ORBITKV_COPY", "fast", 1);
-	ck_assert_int_eq(ops->open(&config, &device, &problem), OKV_E_INVAL);
+	ck_assert_int_eq(ops->open(&config, &opened, &problem), OKV_E_INVAL);
 	setenv("ORBITKV_COPY", "auto", 1);
 	setenv("ORBITKV_COPY_SMS", "65", 1);
-	ck_assert_int_eq(ops->open(&config, &device, &problem), OKV_E_INVAL);
+	ck_assert_int_eq(ops->open(&config, &opened, &problem), OKV_E_INVAL);
 	unsetenv("ORBITKV_COPY");
 	unsetenv("ORBITKV_COPY_SMS");
 	config.copy_path = 3;
-	ck_assert_int_eq(ops->open(&config, &device, &problem), OKV_E_INVAL);
+	ck_assert_int_eq(ops->open(&config, &opened, &problem), OKV_E_INVAL);
 	config = (struct oki_device_config){0};
-	OKAY(ops->open(&config, &device, &problem));
+	OKAY(ops->open(&config, &opened, &problem));
 	for (int d = 0; d < 2; d++) {
 		char text[256];
-		oki_cuda_rates_print(&device->rates[d], text, sizeof(text));
+		oki_cuda_rates_print(&opened->rates[d], text, sizeof(text));
 		printf("%s: %s\n", d == OKI_TO_PAGES ? "restore" : "publish", text);
 	}
-	ops->close(device);
+	ops->close(opened);
 }
 END_TEST
 
-static int find_gpu(void)
-{
-	struct oki_device_config config = {.copy_path = OKV_COPY_KERNEL};
-	struct oki_device *probe;
-	int rc = ops->open(&config, &probe, &problem);
-	if (rc == OKV_E_UNSUPPORTED) {
-		printf("skipped: %s\n", problem.text);
-		return 77;
-	}
-	if (rc < 0) {
-		printf("cannot open GPU 0: %s\n", problem.text);
-		return EXIT_FAILURE;
-	}
-	ops->close(probe);
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-	to_gpu = (__typeof__(to_gpu))dlsym(library, "cuMemcpyHtoD_v2");
-	from_gpu = (__typeof__(from_gpu))dlsym(library, "cuMemcpyDtoH_v2");
-	current_set = (__typeof__(current_set))dlsym(library, "cuCtxSetCurrent");
-	return to_gpu && from_gpu && current_set ? 0 : EXIT_FAILURE;
-}
-
 int main(void)
 {
-	int rc = find_gpu();
+	int rc = find_gpu(OKV_COPY_KERNEL);
 	if (rc != 0)
 		return rc;
 	Suite *suite = suite_create("copy kernel");
