@@ -92,16 +92,16 @@ struct scene {
 	struct oki_parts closed_as;
 };
 
-static void fill(struct scene *scene, uint8_t value)
+static void fill(uint8_t *block, uint8_t value)
 {
-	memset(scene->block, value, BLOCK_BYTES);
+	memset(block, value, BLOCK_BYTES);
 }
 
 /* The copy: every byte must be the granted one. */
-static bool holds_bytes(const struct scene *scene, uint8_t value)
+static bool holds_bytes(const uint8_t *block, uint8_t value)
 {
 	for (uint32_t i = 0; i < BLOCK_BYTES; i++)
-		if (scene->block[i] != value)
+		if (block[i] != value)
 			return false;
 	return true;
 }
@@ -123,7 +123,7 @@ static void round_reset(struct scene *scene, uint32_t state)
 	scene->rogue_claims = 0;
 	oki_parts_reset(&scene->record);
 	scene->record.engine_status = 0;
-	fill(scene, (uint8_t)generation);
+	fill(scene->block, (uint8_t)generation);
 	atomic_store(&scene->record.tag, scene->start_tag);
 }
 
@@ -151,6 +151,7 @@ static void *actor_run(void *arg)
 static void play(struct scene *scene, struct actor *actors, unsigned count, uint32_t state,
 		 void (*verify)(struct scene *))
 {
+	scene_init(scene, count + 1);
 	for (unsigned i = 0; i < count; i++) {
 		actors[i].scene = scene;
 		actors[i].seed = 0x9e3779b97f4a7c15ull * (i + 1);
@@ -178,7 +179,7 @@ static void engine_claims_grant(struct scene *scene)
 	if (!scene->engine_won)
 		return;
 	yield_maybe();
-	PROMISE(holds_bytes(scene, (uint8_t)OKI_TAG_GENERATION(tag)));
+	PROMISE(holds_bytes(scene->block, (uint8_t)OKI_TAG_GENERATION(tag)));
 }
 
 static void manager_revokes_grant(struct scene *scene)
@@ -188,7 +189,7 @@ static void manager_revokes_grant(struct scene *scene)
 
 	scene->manager_won = oki_proof_revoke(&scene->record, &tag, &proof);
 	if (scene->manager_won)
-		fill(scene, 0xee);
+		fill(scene->block, 0xee);
 }
 
 static unsigned revokes_won, claims_won;
@@ -209,7 +210,6 @@ START_TEST(claim_against_revoke_has_one_winner)
 	struct scene scene;
 
 	revokes_won = claims_won = 0;
-	scene_init(&scene, 3);
 	play(&scene, actors, 2, OKW_GRANTED, verify_one_winner);
 	/* The race was one. */
 	ck_assert_uint_gt(revokes_won, 0);
@@ -280,7 +280,6 @@ START_TEST(close_against_claim_counts_every_claim)
 	struct scene scene;
 
 	closed_early = 0;
-	scene_init(&scene, 4);
 	play(&scene, actors, 3, OKW_ACTIVE, verify_closed_counts);
 	ck_assert_uint_gt(closed_early, 0);
 }
@@ -296,7 +295,7 @@ static void engine_drains(struct scene *scene)
 	while (oki_parts_claim(&scene->record, &part)) {
 		atomic_fetch_add(&scene->record.consumed, 1);
 		yield_maybe();
-		PROMISE(holds_bytes(scene, (uint8_t)OKI_TAG_GENERATION(tag)));
+		PROMISE(holds_bytes(scene->block, (uint8_t)OKI_TAG_GENERATION(tag)));
 		atomic_fetch_add(&scene->record.drained, 1);
 		scene->engine_claims++;
 	}
@@ -340,7 +339,7 @@ static void manager_reaps(struct scene *scene)
 	if (!scene->manager_won)
 		return;
 	PROMISE(oki_proof_claimed(&proof) == oki_parts_load(&scene->record).claimed);
-	fill(scene, 0xdd);
+	fill(scene->block, 0xdd);
 	PROMISE(oki_move(&scene->record, &tag, OKW_REAPED, OKI_MOVER_MANAGER));
 }
 
@@ -365,7 +364,6 @@ START_TEST(drained_proof_never_covers_a_live_claim)
 	struct scene scene;
 
 	proofs_made = proofs_refused = 0;
-	scene_init(&scene, 4);
 	play(&scene, actors, 3, OKW_ACTIVE, verify_no_proof_over_a_claim);
 	ck_assert_uint_gt(proofs_made, 0);
 	ck_assert_uint_gt(proofs_refused, 0);
@@ -382,18 +380,15 @@ struct life {
 	uint32_t done, won, reaped;	     /* the Manager's */
 };
 
-static uint8_t source_byte(uint64_t generation, uint32_t part)
+static uint8_t source_byte(uint64_t tag, uint32_t part)
 {
-	return (uint8_t)(generation * 7 + part);
+	return (uint8_t)(OKI_TAG_GENERATION(tag) * 7 + part);
 }
 
 static void life_copy_part(struct life *life, uint64_t tag, uint32_t part)
 {
-	uint8_t expected = source_byte(OKI_TAG_GENERATION(tag), part);
-
 	atomic_fetch_add(&life->record.consumed, 1);
-	for (uint32_t i = 0; i < BLOCK_BYTES; i++)
-		PROMISE(life->source[part][i] == expected);
+	PROMISE(holds_bytes(life->source[part], source_byte(tag, part)));
 	atomic_fetch_add(&life->record.drained, 1);
 }
 
@@ -445,7 +440,6 @@ static void *life_engine(void *arg)
 	for (uint32_t n = 0; n < ROUNDS && !broken(); n++) {
 		uint64_t tag = oki_tag_load(&life->record);
 		uint64_t generation = OKI_TAG_GENERATION(tag);
-		int32_t status;
 
 		PROMISE(oki_move(&life->record, &tag, OKW_RESERVED, OKI_MOVER_ENGINE));
 		oki_parts_reset(&life->record);
@@ -457,8 +451,7 @@ static void *life_engine(void *arg)
 		life_wait_end(life, &tag);
 		PROMISE(OKI_TAG_GENERATION(tag) == generation);
 		/* The result was written before the state that announces it. */
-		status = life->record.status;
-		PROMISE(status == -(int32_t)OKI_TAG_STATE(tag));
+		PROMISE(life->record.status == -(int32_t)OKI_TAG_STATE(tag));
 		PROMISE(life->record.text[0] == 'a' + (char)(n % 26));
 		yield_maybe();
 		PROMISE(oki_move(&life->record, &tag, OKW_FREE, OKI_MOVER_ENGINE));
@@ -478,7 +471,7 @@ static void life_result(struct life *life, uint32_t n, uint32_t state)
 static void life_sources(struct life *life, uint64_t tag)
 {
 	for (uint32_t part = 0; part < PARTS; part++)
-		memset(life->source[part], source_byte(OKI_TAG_GENERATION(tag), part), BLOCK_BYTES);
+		fill(life->source[part], source_byte(tag, part));
 }
 
 /* Offer what is left, revoke at random, reap; until this operation's grant is over. */
