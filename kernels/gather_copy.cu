@@ -57,6 +57,12 @@ static __device__ void copy_words(uint64_t to, uint64_t from, uint32_t count, ui
 	}
 }
 
+template <int LANES>
+static __device__ void copy_bytes(uint64_t to, uint64_t from, uint32_t bytes, uint32_t lane)
+{
+	copy_words<LANES, unsigned char>(to, from, bytes, lane, OKI_GATHER_LOADS);
+}
+
 template <int LANES, typename WORD>
 static __device__ void copy_aligned(uint64_t to, uint64_t from, uint32_t bytes, uint32_t lane,
 				    uint32_t loads)
@@ -67,14 +73,13 @@ static __device__ void copy_aligned(uint64_t to, uint64_t from, uint32_t bytes, 
 	uint32_t words = (bytes - head) / sizeof(WORD);
 	uint32_t tail = bytes - head - words * (uint32_t)sizeof(WORD);
 	if (head)
-		copy_words<LANES, unsigned char>(to, from, head, lane, loads);
+		copy_bytes<LANES>(to, from, head, lane);
 	copy_words<LANES, WORD>(to + head, from + head, words, lane, loads);
 	if (tail)
-		copy_words<LANES, unsigned char>(to + bytes - tail, from + bytes - tail, tail, lane,
-						 loads);
+		copy_bytes<LANES>(to + bytes - tail, from + bytes - tail, tail, lane);
 }
 
-/* As wide as both addresses allow at once. */
+/* As wide as both addresses allow at once. Narrow words never fill the link: all loads then. */
 template <int LANES>
 static __device__ void copy_piece(uint64_t to, uint64_t from, uint32_t bytes, uint32_t lane,
 				  uint32_t loads)
@@ -83,13 +88,13 @@ static __device__ void copy_piece(uint64_t to, uint64_t from, uint32_t bytes, ui
 	if ((differ & 15) == 0)
 		copy_aligned<LANES, uint4>(to, from, bytes, lane, loads);
 	else if ((differ & 7) == 0)
-		copy_aligned<LANES, uint2>(to, from, bytes, lane, loads);
+		copy_aligned<LANES, uint2>(to, from, bytes, lane, OKI_GATHER_LOADS);
 	else if ((differ & 3) == 0)
-		copy_aligned<LANES, unsigned int>(to, from, bytes, lane, loads);
+		copy_aligned<LANES, unsigned int>(to, from, bytes, lane, OKI_GATHER_LOADS);
 	else if ((differ & 1) == 0)
-		copy_aligned<LANES, unsigned short>(to, from, bytes, lane, loads);
+		copy_aligned<LANES, unsigned short>(to, from, bytes, lane, OKI_GATHER_LOADS);
 	else
-		copy_words<LANES, unsigned char>(to, from, bytes, lane, loads);
+		copy_bytes<LANES>(to, from, bytes, lane);
 }
 
 template <int LANES> static __device__ uint32_t group_mask()

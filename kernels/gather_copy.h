@@ -51,7 +51,7 @@ struct oki_gather {
 	uint32_t row_count;
 	uint32_t column_count;
 	uint32_t piece;
-	uint32_t loads;	   /* on their way in each lane, 1 to OKI_GATHER_LOADS */
+	uint32_t loads;	   /* of 16 bytes on their way in each lane, 1 to OKI_GATHER_LOADS */
 	uint32_t to_pages; /* else to blocks */
 	uint32_t early;
 	uint32_t first_ticket; /* what tickets holds before this launch takes one */

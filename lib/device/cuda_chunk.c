@@ -52,8 +52,7 @@ CUresult oki_cuda_chunks_init(struct oki_stream *stream)
 	/* Waited for: the first table overwrites what is copied here. */
 	if (result == CUDA_SUCCESS)
 		result = api->stream_synchronize(stream->stream);
-	/* Some drivers have the call but not the permission: kernels then just follow each other.
-	 */
+	/* Some drivers have the call but not the permission: a kernel for each stretch then. */
 	if (result == CUDA_SUCCESS &&
 	    api->stream_wait_value(stream->stream, stream->counters, 0, CU_STREAM_WAIT_VALUE_GEQ) !=
 		    CUDA_SUCCESS) {

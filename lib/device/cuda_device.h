@@ -88,8 +88,8 @@ struct oki_cuda_pending {
  *            kernel copies many layers and each is ready as soon as it can be; and copies beside
  *            a kernel, when one call uses both;
  *   lanes    kernels after the first, in turns: each starts when the one before it has begun its
- *            last pieces, so that the link is never idle between two of them, and when the one
- *            before that has ended, so that never three are there.
+ *            last pieces, so that a model's blocks never get the SMs between two of them, and when
+ *            the one before that has ended, so that never three are there.
  */
 struct oki_stream {
 	struct oki_device *device;
@@ -98,7 +98,6 @@ struct oki_stream {
 	CUstream lanes[2];
 	CUevent fence; /* for callers' busy streams */
 	CUevent fork, side_done, lane_done[2];
-	bool side_forked;
 	uint32_t kernels;     /* launched since fork was recorded */
 	CUdeviceptr counters; /* 0: kernels follow each other in stream, one for every event */
 	uint32_t counts[OKI_CUDA_COUNTERS]; /* what the kernels launched so far bring them to */
@@ -252,6 +251,8 @@ enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direc
 /* Do these layers lie in one allocation? */
 bool oki_cuda_may_stack(const struct oki_device *device, const struct oki_layer_map *const *maps,
 			uint32_t map_count);
+/* Once for a plan, after its first kernel: let the side stream follow all that went before that. */
+CUresult oki_cuda_plan_fork(struct oki_stream *stream, struct oki_cuda_plan *plan);
 /* Rows for the kernel: all of them, or those that do not suit copy engines. */
 CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, bool all,
 			     const struct oki_cuda_table **ret_table);

@@ -152,7 +152,7 @@ static uint64_t count_units(const struct oki_gather *g)
 {
 	uint64_t units = 0;
 	for (uint32_t c = 0; c < g->column_count; c++)
-		units += g->row_count * ((g->columns[c].bytes + g->piece - 1) / g->piece);
+		units += (uint64_t)g->row_count * ((g->columns[c].bytes + g->piece - 1) / g->piece);
 	return units;
 }
 
@@ -172,7 +172,7 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 	struct oki_gather *g = &launch->gather;
 	uint64_t bytes = 0, longest = 0;
 	for (uint32_t c = 0; c < g->column_count; c++) {
-		bytes += g->columns[c].bytes * g->row_count;
+		bytes += (uint64_t)g->columns[c].bytes * g->row_count;
 		if (g->columns[c].bytes > longest)
 			longest = g->columns[c].bytes;
 	}
@@ -181,13 +181,13 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 	uint64_t piece = bytes / (groups * PIECES_PER_GROUP);
 	g->loads = loads_for(bytes, launch->lanes, sms);
 	uint64_t round = launch->lanes * WORD_BYTES * g->loads;
+	if (piece > PIECE_MAX)
+		piece = PIECE_MAX;
 	/* Above one round of loads only whole ones: the rest of one costs as much. */
 	if (piece > round)
 		piece -= piece % round;
 	else
 		piece = (piece + OKI_GATHER_PIECE - 1) / OKI_GATHER_PIECE * OKI_GATHER_PIECE;
-	if (piece > PIECE_MAX)
-		piece = PIECE_MAX;
 	/* Below this a row is one piece: narrower groups take it in one round. */
 	uint64_t least = launch->lanes == 32 ? OKI_GATHER_PIECE : 2048;
 	g->piece = (uint32_t)(piece < least ? least : piece);
@@ -201,11 +201,16 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 	launch->units = (uint32_t)units;
 }
 
+static uint32_t group_count(const struct oki_cuda_launch *launch)
+{
+	return launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
+}
+
 /* Whole rounds of all groups; with fewer units than that, at once. */
 static void set_early(struct oki_cuda_launch *launch)
 {
 	struct oki_gather *g = &launch->gather;
-	uint64_t groups = launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
+	uint64_t groups = group_count(launch);
 	g->early = 0;
 	if (launch->units <= groups)
 		return;
@@ -267,17 +272,15 @@ CUresult oki_cuda_launch(struct oki_device *device, CUstream stream, struct oki_
 
 /*
  * Where the next kernel goes: the first one behind what is in the stream, later ones into a lane,
- * once the kernel before has begun its last pieces. Two of them share the link for a moment only,
- * so that none is ready later than it must.
+ * once the kernel before has begun its last pieces: its blocks stand ready when the SMs get free,
+ * and two kernels share the link for a moment only, so that none is ready later than it must.
  */
 static CUresult next_lane(struct oki_stream *stream, CUstream *ret_lane)
 {
 	const struct oki_cuda_api *api = stream->device->api;
 	*ret_lane = stream->stream;
-	if (stream->kernels == 0) {
-		stream->side_forked = false;
+	if (stream->kernels == 0)
 		return api->event_record(stream->fork, stream->stream);
-	}
 	if (!stream->counters)
 		return CUDA_SUCCESS;
 	CUstream lane = stream->lanes[stream->kernels % 2];
@@ -292,11 +295,6 @@ static CUresult next_lane(struct oki_stream *stream, CUstream *ret_lane)
 						CU_STREAM_WAIT_VALUE_GEQ);
 	*ret_lane = lane;
 	return result;
-}
-
-static uint32_t group_count(const struct oki_cuda_launch *launch)
-{
-	return launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
 }
 
 /* Counters for the launch's ends, each at the last column of its layer. */

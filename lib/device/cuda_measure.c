@@ -1,7 +1,8 @@
 /*
  * [B] Measuring one GPU when it is first opened. By the CPU's clock: each figure is the difference
  * of two series, so that what every series costs drops out, and the best of a few tries, since
- * nothing but disturbance makes one slower.
+ * nothing but disturbance makes one slower. Kernels are timed in lengths that keep as many loads on
+ * their way as short copies do; long ones fill the link with fewer.
  */
 #include "device/cuda_device.h"
 

@@ -50,6 +50,7 @@ struct oki_cuda_plan {
 	uint64_t cut_from;    /* so many of some block do not */
 	uint32_t shape_count;
 	struct shape shapes[SHAPES_MAX];
+	bool forked;
 	bool chosen; /* way is settled: later layers are of the same kinds */
 	enum oki_cuda_way way;
 	struct oki_cuda_table tables[2]; /* of the rest, of all */
@@ -467,4 +468,14 @@ bool oki_cuda_plan_straddles(const struct oki_device *device, struct oki_cuda_pl
 			plan->sound_to = end;
 	}
 	return end >= plan->cut_from;
+}
+
+/* Its first kernel recorded fork: what was queued before, by another plan, may be of the same
+ * layers. */
+CUresult oki_cuda_plan_fork(struct oki_stream *stream, struct oki_cuda_plan *plan)
+{
+	if (plan->forked)
+		return CUDA_SUCCESS;
+	plan->forked = true;
+	return stream->device->api->stream_wait_event(stream->side, stream->fork, 0);
 }

@@ -175,7 +175,7 @@ static int follow_next(const struct job *j, const struct share *beside)
  * stretch after stretch like the kernel.
  */
 static CUresult launch_all(const struct job *j, const struct oki_cuda_table *table,
-			   uint32_t map_count, bool shared)
+			   uint32_t map_count)
 {
 	struct oki_stream *stream = j->stream;
 	struct oki_cuda_pending *p = &stream->pending;
@@ -184,10 +184,6 @@ static CUresult launch_all(const struct job *j, const struct oki_cuda_table *tab
 	stream->stretches++;
 	CUresult result = oki_cuda_kernel_copy(stream, j->direction, table, j->maps, some,
 					       map_count, p->signals, &p->count);
-	if (result == CUDA_SUCCESS && shared && !stream->side_forked) {
-		result = stream->device->api->stream_wait_event(stream->side, stream->fork, 0);
-		stream->side_forked = true;
-	}
 	p->events = some;
 	p->next = p->layers = 0;
 	if (!some)
@@ -213,7 +209,9 @@ static int by_way(const struct job *j, struct oki_cuda_plan *plan, uint32_t map_
 	if (!j->stream->counters)
 		return by_kernel_alone(j, table, map_count);
 	if (!j->stream->pending.count)
-		result = launch_all(j, table, map_count, !all);
+		result = launch_all(j, table, map_count);
+	if (result == CUDA_SUCCESS && !all)
+		result = oki_cuda_plan_fork(j->stream, plan);
 	if (result != CUDA_SUCCESS)
 		return refused(j, result);
 	if (!all)

@@ -94,7 +94,6 @@ static double copy_all(struct rig *r, const struct model *m, enum oki_direction 
 					  &count));
 		if (at > 0)
 			continue;
-		must(api->stream_wait_event(stream->side, stream->fork, 0));
 		must(api->stream_wait_value(
 			stream->side, stream->counters + signals[0].counter * sizeof(uint32_t),
 			signals[0].count, CU_STREAM_WAIT_VALUE_GEQ));

@@ -187,24 +187,32 @@ START_TEST(many_rows_of_many_layers)
 END_TEST
 
 #define EVENT_LAYERS 48u
+#define EVENT_CASES 6
 
 /*
  * Each layer's event lets a copy of that layer go, while the layers after it are on their way: what
- * that copy took must be whole. A layer of 512 KiB makes a
- * stretch with its neighbour, or alone.
+ * that copy took must be whole. A layer of 512 KiB makes a stretch with its neighbour, or alone;
+ * shorter rows go to narrower groups.
  */
 START_TEST(an_event_comes_after_its_layer)
 {
-	const uint64_t row = 8192, rows = 64, layer = row * rows;
-	const uint32_t segments = 1 + (uint32_t)_i % 2;
+	static const struct {
+		uint32_t path, segments;
+		uint64_t row;
+	} cases[EVENT_CASES] = {
+		{OKV_COPY_KERNEL, 1, 8192}, {OKV_COPY_KERNEL, 2, 8192}, {OKV_COPY_AUTO, 1, 8192},
+		{OKV_COPY_AUTO, 2, 8192},   {OKV_COPY_KERNEL, 1, 512},	{OKV_COPY_KERNEL, 1, 1536},
+	};
+	const uint64_t row = cases[_i].row, rows = (512u << 10) / row, layer = row * rows;
+	const uint32_t segments = cases[_i].segments;
 	struct oki_layer_map layers[EVENT_LAYERS];
 	const struct oki_layer_map *maps[EVENT_LAYERS];
 	CUevent events[EVENT_LAYERS];
-	struct oki_run runs[64];
+	struct oki_run *runs = calloc(rows, sizeof(*runs));
 	uint64_t seed = 17;
 	struct rig r;
 	CUstream reader;
-	rig_init(&r, _i < 2 ? OKV_COPY_KERNEL : OKV_COPY_AUTO, 4);
+	rig_init(&r, cases[_i].path, 4);
 	const struct oki_cuda_api *api = r.device->api;
 	MUST(api->stream_create(&reader, CU_STREAM_NON_BLOCKING, 0));
 	for (uint32_t l = 0; l < EVENT_LAYERS; l++) {
@@ -260,6 +268,7 @@ START_TEST(an_event_comes_after_its_layer)
 		MUST(api->event_destroy(events[l]));
 	MUST(api->stream_destroy(reader));
 	rig_fini(&r);
+	free(runs);
 }
 END_TEST
 
@@ -376,42 +385,109 @@ START_TEST(device_addresses_are_used)
 END_TEST
 
 /* Long runs by copy engines and scattered rows by the kernel, within one copy. */
+#define BOTH_LONG 2048u
+#define BOTH_SHORT 256u
+#define BOTH_ROWS (BOTH_LONG + BOTH_SHORT)
+#define BOTH_RUNS (BOTH_SHORT + 1)
+#define BOTH_ROW 8192u
+
+/* From page and block `first` on. */
+static void both_runs(const struct rig *r, uint32_t first, struct oki_run *ret_runs)
+{
+	for (uint32_t i = 0; i < BOTH_SHORT; i++)
+		ret_runs[i] =
+			(struct oki_run){.host = r->host + (first + i * 7 % BOTH_SHORT) * BOTH_ROW,
+					 .blocks = 1,
+					 .inner = 1,
+					 .page = first + i * 11 % BOTH_SHORT};
+	ret_runs[BOTH_SHORT] = (struct oki_run){.host = r->host + (first + BOTH_SHORT) * BOTH_ROW,
+						.host_pitch = BOTH_ROW,
+						.blocks = BOTH_LONG,
+						.page = first + BOTH_SHORT,
+						.page_pitch = 1,
+						.inner = 1};
+}
+
+static void both_init(struct rig *r)
+{
+	rig_init(r, OKV_COPY_AUTO, 0);
+	/* What is chosen must not depend on this machine. */
+	r->device->rates[0] = r->device->rates[1] = oki_cuda_default_rates;
+}
+
+static struct oki_layer_map both_map(const struct rig *r)
+{
+	return (struct oki_layer_map){.base = (uint8_t *)r->pages,
+				      .page_stride = BOTH_ROW,
+				      .segment_count = 1,
+				      .page_count = 2 * BOTH_ROWS,
+				      .segments = {{0, 0, BOTH_ROW}}};
+}
+
 START_TEST(both_ways_at_once)
 {
-	enum { LONG = 2048, SHORT = 256 };
-	const uint64_t row = 8192;
 	uint64_t seed = 3;
 	struct rig r;
-	struct oki_run runs[SHORT + 1];
+	struct oki_run runs[BOTH_RUNS];
 	enum oki_direction direction = _i ? OKI_TO_PAGES : OKI_TO_BLOCKS;
-	rig_init(&r, OKV_COPY_AUTO, 0);
-	/* What is chosen must not depend on this machine. */
-	r.device->rates[0] = r.device->rates[1] = oki_cuda_default_rates;
-	rig_noise(&r, &seed, (LONG + SHORT) * row, (LONG + SHORT) * row);
-	for (uint32_t i = 0; i < SHORT; i++)
-		runs[i] = (struct oki_run){.host = r.host + i * 7 % SHORT * row,
-					   .blocks = 1,
-					   .inner = 1,
-					   .page = i * 11 % SHORT};
-	runs[SHORT] = (struct oki_run){.host = r.host + SHORT * row,
-				       .host_pitch = row,
-				       .blocks = LONG,
-				       .page = SHORT,
-				       .page_pitch = 1,
-				       .inner = 1};
-	struct oki_layer_map map = {.base = (uint8_t *)r.pages,
-				    .page_stride = row,
-				    .segment_count = 1,
-				    .page_count = LONG + SHORT,
-				    .segments = {{0, 0, row}}};
+	both_init(&r);
+	rig_noise(&r, &seed, BOTH_ROWS * BOTH_ROW, BOTH_ROWS * BOTH_ROW);
+	both_runs(&r, 0, runs);
+	struct oki_layer_map map = both_map(&r);
 	const struct oki_layer_map *maps[] = {&map};
-	for (uint32_t i = 0; i <= SHORT; i++) {
+	for (uint32_t i = 0; i < BOTH_RUNS; i++) {
 		uint8_t *h = r.want_host + (runs[i].host - r.host);
-		uint8_t *p = r.want_pages + runs[i].page * row;
-		memcpy(_i ? p : h, _i ? h : p, runs[i].blocks * row);
+		uint8_t *p = r.want_pages + runs[i].page * BOTH_ROW;
+		memcpy(_i ? p : h, _i ? h : p, runs[i].blocks * BOTH_ROW);
 	}
-	rig_copy(&r, direction, maps, 1, runs, SHORT + 1);
-	ck_assert(rig_is_right(&r, (LONG + SHORT) * row, (LONG + SHORT) * row));
+	rig_copy(&r, direction, maps, 1, runs, BOTH_RUNS);
+	ck_assert(rig_is_right(&r, BOTH_ROWS * BOTH_ROW, BOTH_ROWS * BOTH_ROW));
+	rig_fini(&r);
+}
+END_TEST
+
+/* A layer in two parts, each by both: the event that comes with the second follows all four. */
+START_TEST(an_event_comes_after_both_ways)
+{
+	const uint64_t bytes = 2ull * BOTH_ROWS * BOTH_ROW;
+	uint64_t seed = 37;
+	struct rig r;
+	struct oki_run runs[2][BOTH_RUNS];
+	CUstream reader;
+	CUevent event;
+	void *seen = NULL;
+	both_init(&r);
+	const struct oki_cuda_api *api = r.device->api;
+	MUST(api->stream_create(&reader, CU_STREAM_NON_BLOCKING, 0));
+	MUST(api->event_create(&event, CU_EVENT_DISABLE_TIMING));
+	MUST(api->host_alloc(&seen, bytes, 0));
+	struct oki_layer_map map = both_map(&r);
+	const struct oki_layer_map *maps[] = {&map};
+	for (int n = 0; n < 20; n++) {
+		rig_noise(&r, &seed, bytes, bytes);
+		for (uint32_t part = 0; part < 2; part++) {
+			both_runs(&r, part * BOTH_ROWS, runs[part]);
+			ck_assert_int_eq(ops->copy(r.stream, OKI_TO_PAGES, maps,
+						   part ? &event : NULL, 1, runs[part], BOTH_RUNS,
+						   &problem),
+					 1);
+			ck_assert_int_eq(r.stream->way, OKI_CUDA_WAY_BOTH);
+		}
+		MUST(api->stream_wait_event(reader, event, 0));
+		MUST(api->copy_to_host(seen, r.pages, bytes, reader));
+		MUST(api->stream_synchronize(reader));
+		OKAY(ops->drain(r.stream, &problem));
+		ops->stream_recycle(r.stream);
+		for (uint32_t i = 0; i < 2 * BOTH_RUNS; i++) {
+			const struct oki_run *run = &runs[i / BOTH_RUNS][i % BOTH_RUNS];
+			ck_assert_msg(memcmp((uint8_t *)seen + run->page * (uint64_t)BOTH_ROW,
+					     run->host, run->blocks * BOTH_ROW) == 0,
+				      "round %d, run %u", n, i);
+		}
+	}
+	MUST(api->host_free(seen));
+	MUST(api->event_destroy(event));
+	MUST(api->stream_destroy(reader));
 	rig_fini(&r);
 }
 END_TEST
@@ -461,11 +537,12 @@ int main(void)
 	tcase_add_loop_test(tc, bytes_as_a_plain_loop, 0, 10);
 	tcase_add_loop_test(tc, every_alignment, 0, 2);
 	tcase_add_loop_test(tc, many_rows_of_many_layers, 0, 2);
-	tcase_add_loop_test(tc, an_event_comes_after_its_layer, 0, 4);
+	tcase_add_loop_test(tc, an_event_comes_after_its_layer, 0, EVENT_CASES);
 	tcase_add_test(tc, launches_take_their_own_pieces);
 	tcase_add_loop_test(tc, an_event_comes_after_earlier_parts, 0, 2);
 	tcase_add_test(tc, device_addresses_are_used);
 	tcase_add_loop_test(tc, both_ways_at_once, 0, 2);
+	tcase_add_test(tc, an_event_comes_after_both_ways);
 	tcase_add_test(tc, options_and_environment);
 	suite_add_tcase(suite, tc);
 	return kv_suite_run_here(suite);

@@ -15,8 +15,10 @@ static struct {
 	int one, two, batches, entries, launches, records, waits, gates;
 	uint32_t gate; /* of the last launch that waited for the one before it */
 	unsigned blocks;
-	CUstream queue;	 /* of the last launch */
-	CUstream waiter; /* the stream of the last wait for an event, and that event */
+	CUstream queue;	       /* of the last launch */
+	CUstream forked;       /* where FORK was recorded last */
+	CUstream side_follows; /* up to there, as SIDE waited for it last */
+	CUstream waiter;       /* the stream of the last wait for an event, and that event */
 	CUevent awaited;
 	CUevent before_launch; /* what the last launch's stream waited for last, if it just did */
 	uint32_t *tickets;     /* of the last launch */
@@ -32,7 +34,16 @@ static struct {
 
 static const struct oki_cuda_rates *const rates = &oki_cuda_default_rates;
 
+#define STREAM ((CUstream)(uintptr_t)16)
 #define SIDE ((CUstream)(uintptr_t)8)
+#define FORK ((CUevent)(uintptr_t)2000)
+
+/* What is copied beside a kernel follows what was in the stream. */
+static void look_at(CUstream stream)
+{
+	if (stream == SIDE)
+		ck_assert_ptr_eq(calls.side_follows, STREAM);
+}
 
 static CUresult accept(void)
 {
@@ -44,7 +55,7 @@ static CUresult accept(void)
 
 static CUresult fake_to_device(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
-	(void)stream;
+	look_at(stream);
 	calls.one++;
 	memcpy((void *)(uintptr_t)to, from, bytes);
 	return accept();
@@ -52,7 +63,7 @@ static CUresult fake_to_device(CUdeviceptr to, const void *from, size_t bytes, C
 
 static CUresult fake_to_host(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-	(void)stream;
+	look_at(stream);
 	calls.one++;
 	memcpy(to, (const void *)(uintptr_t)from, bytes);
 	return accept();
@@ -60,7 +71,7 @@ static CUresult fake_to_host(void *to, CUdeviceptr from, size_t bytes, CUstream 
 
 static CUresult fake_2d(const CUDA_MEMCPY2D *c, CUstream stream)
 {
-	(void)stream;
+	look_at(stream);
 	calls.two++;
 	ck_assert_uint_ge(c->srcPitch, c->WidthInBytes);
 	ck_assert_uint_ge(c->dstPitch, c->WidthInBytes);
@@ -82,7 +93,7 @@ static CUresult fake_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, si
 			   CUmemcpyAttributes *attributes, size_t *first, size_t attribute_count,
 			   CUstream stream)
 {
-	(void)stream;
+	look_at(stream);
 	calls.batches++;
 	calls.entries += (int)count;
 	ck_assert_uint_eq(attribute_count, 1);
@@ -113,6 +124,8 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 	ck_assert_uint_le(g->column_count, OKI_GATHER_COLUMNS);
 	ck_assert_uint_eq(g->piece % OKI_GATHER_PIECE, 0);
 	ck_assert_uint_gt(g->piece, 0);
+	ck_assert_uint_ge(g->loads, 1);
+	ck_assert_uint_le(g->loads, OKI_GATHER_LOADS);
 	calls.launches++;
 	calls.blocks = gx;
 	calls.queue = stream;
@@ -127,7 +140,7 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 		ck_assert_uint_eq(*g->tickets, g->first_ticket);
 		/* A kernel in a lane may overlap with the one before; one in the stream follows it.
 		 */
-		if (stream)
+		if (stream != STREAM)
 			ck_assert_ptr_ne(g->tickets, calls.tickets);
 		calls.tickets = g->tickets;
 		*g->tickets += units;
@@ -182,6 +195,10 @@ static CUresult fake_host_free(void *at)
 static CUresult fake_record(CUevent event, CUstream stream)
 {
 	calls.records++;
+	if (event == FORK) {
+		calls.forked = stream;
+		return CUDA_SUCCESS;
+	}
 	uintptr_t layer = (uintptr_t)event;
 	if (!calls.columns_of_event || !layer)
 		return CUDA_SUCCESS;
@@ -196,6 +213,8 @@ static CUresult fake_wait(CUstream stream, CUevent event, unsigned flags)
 {
 	(void)flags;
 	calls.waits++;
+	if (stream == SIDE)
+		calls.side_follows = event == FORK ? calls.forked : NULL;
 	calls.waiter = stream;
 	calls.awaited = event;
 	return CUDA_SUCCESS;

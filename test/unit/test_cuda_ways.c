@@ -30,19 +30,21 @@ static void stage_init(struct stage *s, uint32_t path, bool batch)
 	s->device.sms = 4;
 	s->device.rates[0] = s->device.rates[1] = oki_cuda_default_rates;
 	s->stream.device = &s->device;
+	s->stream.stream = STREAM;
 	s->stream.side = SIDE;
-	s->stream.lanes[0] = (CUstream)(uintptr_t)16;
+	s->stream.fork = FORK;
+	s->stream.lanes[0] = (CUstream)(uintptr_t)32;
 	s->stream.lanes[1] = (CUstream)(uintptr_t)24;
 	for (uintptr_t i = 0; i < 3; i++)
 		s->device.gather[i] = (CUfunction)((uintptr_t)8 << i);
 }
 
-/* Kernels count, from just before the counters wrap. */
+/* Kernels count, and every counter that a test uses a few times wraps. */
 static void stage_counters(struct stage *s)
 {
 	calls.counters = malloc(sizeof(s->stream.counts));
 	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS; i++)
-		s->stream.counts[i] = calls.counters[i] = UINT32_MAX - 100;
+		s->stream.counts[i] = calls.counters[i] = UINT32_MAX - 10;
 	s->stream.counters = (CUdeviceptr)(uintptr_t)calls.counters;
 }
 
@@ -311,6 +313,29 @@ START_TEST(parts_follow_each_other)
 }
 END_TEST
 
+/* As many loads on their way as the link needs, pieces of whole rounds of them. */
+START_TEST(few_sms_have_more_on_their_way)
+{
+	struct oki_layer_map map = {
+		.page_stride = 32768, .segment_count = 1, .segments = {{0, 0, 32768}}};
+	const struct oki_layer_map *maps[] = {&map};
+	static const uint32_t loads[] = {4, 4, 3, 2, 2, 2, 2, 1, 1};
+	for (uint32_t sms = 1; sms <= 9; sms++)
+		for (uint32_t rows = 1; rows <= 4096; rows = rows * 2 + 1) {
+			struct oki_cuda_table table = {.device = 8, .count = rows};
+			struct oki_cuda_launch launch;
+			oki_cuda_launch_fill(&table, OKI_TO_PAGES, maps, 0, 1, sms, &launch);
+			const struct oki_gather *g = &launch.gather;
+			uint32_t round = 32 * 16 * g->loads;
+			/* A short copy asks for all it can. */
+			ck_assert_uint_eq(g->loads, rows <= 128 ? 4 : loads[sms - 1]);
+			ck_assert_uint_le(launch.blocks, sms);
+			if (g->piece > round)
+				ck_assert_uint_eq(g->piece % round, 0);
+		}
+}
+END_TEST
+
 #define EVENT_LAYERS 64u
 
 /* Layers of `bytes` (one row of 16 KiB each, or many), an event each. Returns the launches. */
@@ -368,7 +393,7 @@ START_TEST(events_follow_their_layers)
 	struct stage s;
 	stage_init(&s, OKV_COPY_KERNEL, true);
 	stage_counters(&s);
-	/* Again and again: the counters are used in turn, and those of two launches differ. */
+	/* Again and again, by two launches at a time: they use the same counters. */
 	for (int n = 0; n < 5; n++) {
 		ck_assert_int_eq(copy_with_events(&s, 1, 1), 1);
 		ck_assert_int_eq(copy_with_events(&s, 300, 1), 1);
@@ -378,6 +403,9 @@ START_TEST(events_follow_their_layers)
 	int waits = calls.waits;
 	copy_with_events(&s, 300, 1);
 	ck_assert_int_eq(calls.waits - waits, 1); /* for the side stream */
+	ck_assert_uint_lt(calls.counters[OKI_CUDA_SIGNAL(0)], 1000);
+	ck_assert_uint_lt(calls.counters[OKI_CUDA_SIGNAL(1)], 1000);
+	ck_assert_uint_lt(calls.counters[OKI_CUDA_TICKETS(0)], UINT32_MAX / 2);
 	stage_fini(&s);
 }
 END_TEST
@@ -519,6 +547,16 @@ START_TEST(runs_decide)
 	for (uint32_t i = 0; i < 128; i++)
 		ck_assert(memcmp(pages + runs[i].page * row, runs[i].host, row) == 0);
 	ck_assert(memcmp(pages + 256 * row, host + 256 * row, 2048 * row) == 0);
+	/* Later layers of this part fork no more, and their kernel has a lane; those of the next
+	 * part, which may be the same layers, follow all of it. */
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 129);
+	ck_assert_int_eq(calls.waits, 2 + 1 + 2);
+	struct oki_run *next = malloc(129 * sizeof(*next));
+	memcpy(next, runs, 129 * sizeof(*next));
+	calls.side_follows = calls.forked = NULL;
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, next, 129);
+	ck_assert_int_eq(calls.waits, 2 + 1 + 2 + 2);
+	ck_assert_ptr_eq(calls.side_follows, STREAM);
 	stage_fini(&s);
 	free(runs);
 	free(host);
@@ -537,6 +575,7 @@ int main(void)
 	tcase_add_test(tc, kernels_overlap_at_their_ends);
 	tcase_add_test(tc, never_three_kernels);
 	tcase_add_test(tc, parts_follow_each_other);
+	tcase_add_test(tc, few_sms_have_more_on_their_way);
 	tcase_add_test(tc, events_follow_their_layers);
 	tcase_add_test(tc, events_without_counters);
 	tcase_add_test(tc, more_columns_than_one_launch);
