@@ -167,6 +167,12 @@ bool standin_is_pinned(const void *host)
 	return find((uintptr_t)host, true, &r);
 }
 
+bool standin_is_registered(const void *host)
+{
+	struct region r;
+	return find((uintptr_t)host, true, &r) && r.kind == REGISTERED;
+}
+
 void *standin_see(CUdeviceptr at, uint64_t bytes)
 {
 	return standin_device(at, bytes);

@@ -39,16 +39,20 @@ struct work {
 };
 
 struct CUstream_st {
+	CUstream next;
 	pthread_t thread;
 	pthread_cond_t more;	    /* work, or the end */
 	struct work *first, **last; /* the first one is being done */
+	uint32_t launches;	    /* among its work */
 	bool ending;
 	bool prompt; /* no delays */
 	uint64_t random;
 };
 
-static CUstream null_stream;
-static uint32_t pending; /* work in all queues */
+static CUstream streams, null_stream;
+static uint32_t pending, launches; /* work in all queues */
+static uint32_t settling;	   /* who waits in standin_settle() */
+static enum standin_held held;
 
 /* ---- work; with standin_lock held unless it says otherwise ---- */
 
@@ -71,32 +75,41 @@ static void do_copy(const struct copy *c)
 	}
 }
 
-static void do_work(CUstream stream, struct work *work)
+/* Does it wait for what is not there yet? */
+static bool is_stuck(const struct work *work)
 {
 	const uint32_t *counter;
-	pthread_mutex_unlock(&standin_lock);
-	if (!stream->prompt)
-		standin_delay(&stream->random, 4, 300);
-	if (work->what == COPY)
-		do_copy(&work->copy);
-	if (work->what == LAUNCH)
-		standin_gather(work->gather, work->lanes, work->blocks, &stream->random);
-	pthread_mutex_lock(&standin_lock);
 	switch (work->what) {
-	case RECORD: work->point->reached = true; break;
-	case WAIT_EVENT:
-		while (!work->point->reached)
-			pthread_cond_wait(&standin_changed, &standin_lock);
-		break;
+	case WAIT_EVENT: return !work->point->reached;
 	case WAIT_VALUE:
 		counter =
 			(const uint32_t *)(const void *)standin_device(work->at, sizeof(*counter));
-		while ((int32_t)(__atomic_load_n(counter, __ATOMIC_ACQUIRE) - work->value) < 0)
-			pthread_cond_wait(&standin_changed, &standin_lock);
-		break;
-	case COPY:
-	case LAUNCH: break;
+		return (int32_t)(__atomic_load_n(counter, __ATOMIC_ACQUIRE) - work->value) < 0;
+	case COPY: return held == STANDIN_COPIES && standin_is_registered(work->copy.host);
+	case LAUNCH: return held == STANDIN_LAUNCHES;
+	case RECORD: break;
 	}
+	return false;
+}
+
+static void do_work(CUstream stream, struct work *work)
+{
+	pthread_mutex_unlock(&standin_lock);
+	if (!stream->prompt)
+		standin_delay(&stream->random, 4, 300);
+	pthread_mutex_lock(&standin_lock);
+	while (is_stuck(work))
+		pthread_cond_wait(&standin_changed, &standin_lock);
+	if (work->what == RECORD)
+		work->point->reached = true;
+	if (work->what != COPY && work->what != LAUNCH)
+		return;
+	pthread_mutex_unlock(&standin_lock);
+	if (work->what == COPY)
+		do_copy(&work->copy);
+	else
+		standin_gather(work->gather, work->lanes, work->blocks, &stream->random);
+	pthread_mutex_lock(&standin_lock);
 }
 
 static void *stream_main(void *arg)
@@ -112,9 +125,11 @@ static void *stream_main(void *arg)
 		do_work(stream, work);
 		stream->first = work->next;
 		pending--;
+		stream->launches -= work->what == LAUNCH;
+		launches -= work->what == LAUNCH;
 		if (!stream->first)
 			stream->last = &stream->first;
-		if (!stream->first || work->what == RECORD)
+		if (!stream->first || work->what == RECORD || settling)
 			pthread_cond_broadcast(&standin_changed);
 		point_drop(work->point);
 		free(work->gather);
@@ -124,6 +139,7 @@ static void *stream_main(void *arg)
 	return NULL;
 }
 
+/* With the lock. */
 static CUresult stream_new(bool prompt, CUstream *ret_stream)
 {
 	struct CUstream_st *stream = calloc(1, sizeof(*stream));
@@ -138,6 +154,8 @@ static CUresult stream_new(bool prompt, CUstream *ret_stream)
 		free(stream);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	stream->next = streams;
+	streams = stream;
 	*ret_stream = stream;
 	return CUDA_SUCCESS;
 }
@@ -149,6 +167,12 @@ static void stream_end(CUstream stream)
 	pthread_cond_signal(&stream->more);
 	pthread_mutex_unlock(&standin_lock);
 	pthread_join(stream->thread, NULL);
+	pthread_mutex_lock(&standin_lock);
+	CUstream *at = &streams;
+	while (*at != stream)
+		at = &(*at)->next;
+	*at = stream->next;
+	pthread_mutex_unlock(&standin_lock);
 	pthread_cond_destroy(&stream->more);
 	free(stream);
 }
@@ -197,6 +221,10 @@ static CUresult push(CUstream stream, struct work *work, uint32_t *counted)
 	pthread_mutex_lock(&standin_lock);
 	if (counted)
 		++*counted;
+	if (work->what == COPY && launches > queue->launches && !standin_is_exempt())
+		standin_now.beside++;
+	queue->launches += work->what == LAUNCH;
+	launches += work->what == LAUNCH;
 	pending++;
 	*queue->last = work;
 	queue->last = &work->next;
@@ -235,6 +263,39 @@ void standin_gate_open(struct standin_gate *gate)
 	pthread_mutex_unlock(&standin_lock);
 }
 
+void standin_hold(enum standin_held what)
+{
+	pthread_mutex_lock(&standin_lock);
+	held = what;
+	pthread_cond_broadcast(&standin_changed);
+	pthread_mutex_unlock(&standin_lock);
+}
+
+/* False: some stream goes on. */
+static bool all_stuck(uint32_t *ret_busy)
+{
+	uint32_t busy = 0;
+	for (CUstream stream = streams; stream; stream = stream->next) {
+		if (stream->first && !is_stuck(stream->first))
+			return false;
+		busy += stream->first != NULL;
+	}
+	*ret_busy = busy;
+	return true;
+}
+
+uint32_t standin_settle(void)
+{
+	uint32_t busy = 0;
+	pthread_mutex_lock(&standin_lock);
+	settling++;
+	while (!all_stuck(&busy))
+		pthread_cond_wait(&standin_changed, &standin_lock);
+	settling--;
+	pthread_mutex_unlock(&standin_lock);
+	return busy;
+}
+
 static bool is_busy(CUstream queue)
 {
 	pthread_mutex_lock(&standin_lock);
@@ -250,8 +311,8 @@ CUresult cuStreamCreateWithPriority(CUstream *ret_stream, unsigned int flags, in
 	ENTER(STANDIN_IN_CONTEXT);
 	if (flags != CU_STREAM_NON_BLOCKING || priority > 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = stream_new(standin_is_exempt(), ret_stream);
 	pthread_mutex_lock(&standin_lock);
+	CUresult result = stream_new(standin_is_exempt(), ret_stream);
 	standin_now.streams += result == CUDA_SUCCESS;
 	pthread_mutex_unlock(&standin_lock);
 	return result;

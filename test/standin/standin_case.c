@@ -7,6 +7,11 @@
 #include <string.h>
 
 #define PINNED_LIMIT (1u << 20)
+/* Of a plan's part. */
+#define PLAN_HEAD_BYTES 48u
+#define PLAN_ENTRY_BYTES 32u
+/* So much of a restore is queued before its first copy ends: two pieces. */
+#define QUEUED_BYTES (128u << 20)
 
 struct sim_driver sim;
 static void *library;
@@ -102,15 +107,40 @@ static void set_schema(struct sim_case *c)
 	}
 }
 
-/* Pages of a group's blocks: in a row, then scattered; a page is left out on each side. */
-static uint32_t *set_pages(const struct sim_geometry *geometry, const struct sim_group *group,
-			   uint32_t step)
+uint32_t sim_part_blocks(const struct sim_geometry *geometry, uint32_t group)
 {
-	uint32_t n = group->blocks * group->per_block, row = geometry->in_row * group->per_block;
+	uint32_t blocks = geometry->groups[group].blocks;
+	uint32_t most = (geometry->part_bytes - PLAN_HEAD_BYTES) / PLAN_ENTRY_BYTES;
+	return geometry->part_bytes && most < blocks ? most : blocks;
+}
+
+/* Those in a row: so many blocks at the start of each part. */
+static bool is_in_row(const struct sim_geometry *geometry, uint32_t group, uint32_t block)
+{
+	return block % sim_part_blocks(geometry, group) < geometry->in_row;
+}
+
+static uint32_t count_in_row(const struct sim_geometry *geometry, uint32_t group)
+{
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < geometry->groups[group].blocks; i++)
+		count += is_in_row(geometry, group, i);
+	return count;
+}
+
+/* Pages of a group's blocks: in a row, then scattered; a page is left out on each side. */
+static uint32_t *set_pages(const struct sim_geometry *geometry, uint32_t g, uint32_t step)
+{
+	const struct sim_group *group = &geometry->groups[g];
+	uint32_t per_block = group->per_block, n = group->blocks * per_block, in_row = 0,
+		 others = 0;
+	uint32_t row = count_in_row(geometry, g) * per_block;
 	uint32_t *pages = malloc(n * sizeof(*pages)), rest = n - row;
-	ck_assert(pages != NULL && row <= n);
+	ck_assert(pages != NULL);
 	for (uint32_t i = 0; i < n; i++)
-		pages[i] = 1 + (i < row ? i : row + (i - row) * step % rest);
+		pages[i] =
+			1 + (is_in_row(geometry, g, i / per_block) ? in_row++
+								   : row + others++ * step % rest);
 	return pages;
 }
 
@@ -123,11 +153,11 @@ static void set_blocks(struct sim_case *c)
 {
 	for (uint32_t g = 0; g < c->geometry->group_count; g++) {
 		const struct sim_group *group = &c->geometry->groups[g];
-		uint32_t rest = (group->blocks - c->geometry->in_row) * group->per_block, step = 7;
-		while (gcd(step, rest) > 1)
+		uint32_t row = count_in_row(c->geometry, g), step = 7;
+		while (gcd(step, (group->blocks - row) * group->per_block) > 1)
 			step++;
-		c->from[g] = set_pages(c->geometry, group, 1);
-		c->to[g] = set_pages(c->geometry, group, step);
+		c->from[g] = set_pages(c->geometry, g, 1);
+		c->to[g] = set_pages(c->geometry, g, step);
 		c->source[g] = (struct kv_blocks){g, 0, group->blocks, c->from[g]};
 		c->target[g] = (struct kv_blocks){g, 0, group->blocks, c->to[g]};
 	}
@@ -379,6 +409,42 @@ static void check_seen(const struct sim_case *c, uint64_t seq, const bool *enque
 					      c->geometry->name, layer);
 }
 
+/* All that can be queued is, and has set going what it could; the image is downloaded then. Returns
+ * how many streams have work. */
+static uint32_t wait_until_stuck(struct sim_case *c, struct okv_op *op)
+{
+	ck_assert_uint_le(c->image.bytes, QUEUED_BYTES);
+	for (uint32_t i = 0; op && i < c->image.layer_count; i++)
+		ck_assert_int_ne(okv_op_wait_enqueued(op, i, SIM_WAIT_MS), OKV_E_TIMEOUT);
+	uint32_t busy = sim.standin_settle();
+	download(c);
+	return busy;
+}
+
+/* Its start, and what is copied while something holds it up. */
+static int start_held_up(struct sim_case *c, uint64_t seq, struct okv_op **ret_op)
+{
+	struct standin_gate *gate = c->gated ? sim.standin_gate_close(c->producer) : NULL;
+	uint32_t busy = 0;
+	sim.standin_hold(c->held);
+	int rc = start(c, seq, ret_op);
+	bool stuck = gate || c->held;
+	if (stuck)
+		busy = wait_until_stuck(c, rc ? NULL : *ret_op);
+	else if (rc)
+		download(c);
+	/* Before the first check: a test that fails must not hold up the next one. */
+	sim.standin_hold(STANDIN_NOTHING);
+	if (gate)
+		sim.standin_gate_open(gate);
+	if (gate || rc)
+		ck_assert_msg(kv_tensors_stray(&c->image, NULL, 0) == 0,
+			      "%s: copied before its streams were ready", c->geometry->name);
+	if (stuck && c->look && !rc)
+		c->look(c, seq, busy);
+	return rc;
+}
+
 int sim_restore(struct sim_case *c, uint64_t seq, uint32_t *ret_seen)
 {
 	bool enqueued[SIM_GROUPS * SIM_LAYERS] = {false};
@@ -389,14 +455,7 @@ int sim_restore(struct sim_case *c, uint64_t seq, uint32_t *ret_seen)
 	kv_tensors_canary(&c->image);
 	upload(c);
 	memset(c->seen.memory, KV_CANARY, c->image.bytes);
-	struct standin_gate *gate = c->gated ? sim.standin_gate_close(c->producer) : NULL;
-	int rc = start(c, seq, &op);
-	if (rc || gate)
-		download(c);
-	if (gate)
-		sim.standin_gate_open(gate);
-	if (rc || gate)
-		ck_assert_uint_eq(kv_tensors_stray(&c->image, NULL, 0), 0);
+	int rc = start_held_up(c, seq, &op);
 	if (rc)
 		return rc;
 	*ret_seen = consume_all(c, op, enqueued);

@@ -61,7 +61,7 @@ struct sim_geometry {
 	} groups[SIM_GROUPS];
 	uint32_t pad;
 	uint32_t part_bytes; /* of a plan; 0: the default */
-	uint32_t in_row;     /* so many blocks have pages in a row, the rest is scattered */
+	uint32_t in_row; /* so many blocks of a part have pages in a row, the rest is scattered */
 };
 
 struct sim_case {
@@ -76,7 +76,11 @@ struct sim_case {
 	CUevent events[SIM_GROUPS * SIM_LAYERS];
 	CUstream consumers[SIM_CONSUMERS];
 	CUstream producer; /* restores are ready when it is, and it is idle unless gated */
-	bool gated;	   /* it is busy while a restore starts: nothing may be copied then */
+	bool gated;	   /* it is busy until all of a restore is queued, and nothing copied */
+	enum standin_held held; /* while a restore is queued */
+	/* Told what was so when no stream could go on because of that: the image is downloaded from
+	 * then, `busy` streams had work. */
+	void (*look)(struct sim_case *c, uint64_t seq, uint32_t busy);
 	uint32_t *from[SIM_GROUPS], *to[SIM_GROUPS];
 	struct kv_blocks source[SIM_GROUPS], target[SIM_GROUPS];
 	_Atomic int retained, released; /* owners of operations, and of the layers */
@@ -87,6 +91,9 @@ struct sim_case *sim_case_new(const struct sim_geometry *geometry, uint64_t memo
 int sim_case_register(struct sim_case *c, uint32_t path, struct okv_error *err);
 /* Everything given back, owners released, nothing held; a poisoned case stays until exit. */
 void sim_case_close(struct sim_case *c, const struct standin_counts *before);
+
+/* Blocks of a part of the plan, if all blocks of a group are a multiple of it. */
+uint32_t sim_part_blocks(const struct sim_geometry *geometry, uint32_t group);
 
 /* Publish a sequence from `source`; its final status. */
 int sim_publish(struct sim_case *c, uint64_t seq);

@@ -17,6 +17,7 @@ struct standin_counts {
 	uint32_t contexts; /* retained */
 	uint32_t launches;
 	uint32_t copies;
+	uint32_t beside; /* copies accepted while another stream had a launch to do; no test's */
 	uint32_t value_waits;
 };
 
@@ -53,6 +54,15 @@ struct standin_gate;
 struct standin_gate *standin_gate_close(CUstream stream);
 void standin_gate_open(struct standin_gate *gate);
 
+/* From now on no launch begins, or no copy of registered memory; those that have begun must have
+ * ended. */
+enum standin_held { STANDIN_NOTHING, STANDIN_LAUNCHES, STANDIN_COPIES };
+void standin_hold(enum standin_held what);
+
+/* Until no stream can go on: each has no work, or its first one waits for an event, a value, a gate
+ * or the end of a hold. Returns how many have work. */
+uint32_t standin_settle(void);
+
 #define STANDIN_CONTROLS(CALL)     \
 	CALL(standin_counts)       \
 	CALL(standin_seed)         \
@@ -61,6 +71,9 @@ void standin_gate_open(struct standin_gate *gate);
 	CALL(standin_exempt)       \
 	CALL(standin_pushed)       \
 	CALL(standin_pinned_limit) \
-	CALL(standin_gate_close) CALL(standin_gate_open) CALL(standin_see)
+	CALL(standin_gate_close)   \
+	CALL(standin_gate_open)    \
+	CALL(standin_see)          \
+	CALL(standin_hold) CALL(standin_settle)
 
 #endif

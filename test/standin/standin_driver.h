@@ -42,6 +42,8 @@ uint8_t *standin_mapped(CUdeviceptr at, uint64_t bytes, enum standin_use use);
 uint8_t *standin_pinned(const void *host, uint64_t bytes, enum standin_use use);
 /* Is this address of the CPU's pinned? */
 bool standin_is_pinned(const void *host);
+/* And by cuMemHostRegister()? */
+bool standin_is_registered(const void *host);
 
 /* ---- delays ---- */
 
