@@ -86,11 +86,113 @@ START_TEST(in_pieces)
 	sim.standin_seed(5);
 	sim_held(&before);
 	struct sim_case *c = sim_case_new(&large, 128u << 20, 0);
+	c->gated = true;
 	kv_ok(sim_case_register(c, paths[_i], kv_err));
 	ck_assert_int_eq(sim_publish(c, 1), 0);
 	ck_assert_int_eq(sim_restore(c, 1, &seen), 0);
 	ck_assert_uint_eq(seen, 4);
 	sim_case_close(c, &before);
+}
+END_TEST
+
+/* By both ways, each part and each group: long runs of short rows, which the kernel is slow at, and
+ * a few rows anywhere. */
+static const struct sim_geometry both[] = {
+	{"both ways in parts", KV_PLACE_HALVES, 1, {{2, 1, 8, 3 * 84, {64}}}, 0, 48 + 84 * 32, 75},
+	{"both ways, two groups",
+	 KV_PLACE_PAGES,
+	 2,
+	 {{2, 1, 8, 140, {64}}, {3, 1, 8, 140, {96}}},
+	 0,
+	 0,
+	 100},
+	{"both ways, two groups in parts",
+	 KV_PLACE_PAGES,
+	 2,
+	 {{2, 1, 8, 2 * 84, {64}}, {3, 1, 8, 2 * 84, {96}}},
+	 0,
+	 48 + 84 * 32,
+	 75},
+};
+#define BOTH (sizeof(both) / sizeof(both[0]))
+
+static struct sim_case *both_ways_case(const struct sim_geometry *geometry,
+				       struct standin_counts *ret_before)
+{
+	sim.standin_seed(0);
+	sim_held(ret_before);
+	struct sim_case *c = sim_case_new(geometry, 0, 0);
+	kv_ok(sim_case_register(c, OKV_COPY_AUTO, kv_err));
+	ck_assert_int_eq(sim_publish(c, 1), 0);
+	return c;
+}
+
+START_TEST(by_both_ways)
+{
+	const struct sim_geometry *geometry = &both[_i];
+	struct standin_counts held, before, after;
+	struct sim_case *c = both_ways_case(geometry, &held);
+	uint32_t seen, launches = 0, copies = 0;
+	for (uint32_t g = 0; g < geometry->group_count; g++) {
+		uint32_t parts = geometry->groups[g].blocks / sim_part_blocks(geometry, g);
+		launches += parts;
+		copies += parts * geometry->groups[g].layers;
+	}
+	c->gated = true;
+	for (uint64_t seed = 0; seed < SEEDS; seed++) {
+		sim.standin_seed(seed * 77);
+		sim.standin_counts(&before);
+		ck_assert_int_eq(sim_restore(c, 1, &seen), 0);
+		sim.standin_counts(&after);
+		/* More where layers of two groups take turns. */
+		ck_assert_uint_ge(after.launches - before.launches, launches);
+		ck_assert_uint_eq(after.beside - before.beside, copies);
+	}
+	sim_case_close(c, &held);
+}
+END_TEST
+
+static void only_long_runs_of_the_first_part(struct sim_case *c, uint64_t seq, uint32_t busy)
+{
+	struct kv_blocks part = c->target[0], row = part;
+	part.count = sim_part_blocks(c->geometry, 0);
+	row.count = c->geometry->in_row;
+	ck_assert_uint_eq(busy, 2);
+	ck_assert_uint_eq(kv_tensors_wrong(&c->image, seq, &row), 0);
+	ck_assert_uint_gt(kv_tensors_wrong(&c->image, seq, &part), 0);
+	ck_assert_msg(kv_tensors_stray(&c->image, &row, 1) == 0,
+		      "copied before the part that went before");
+}
+
+START_TEST(copies_beside_a_kernel_follow_the_part_before)
+{
+	struct standin_counts held;
+	struct sim_case *c = both_ways_case(&both[0], &held);
+	uint32_t seen;
+	c->held = STANDIN_LAUNCHES;
+	c->look = only_long_runs_of_the_first_part;
+	ck_assert_int_eq(sim_restore(c, 1, &seen), 0);
+	sim_case_close(c, &held);
+}
+END_TEST
+
+/* The side stream, and the one that waits for it; lanes may wait for that. */
+static void two_streams_are_busy(struct sim_case *c, uint64_t seq, uint32_t busy)
+{
+	(void)c;
+	(void)seq;
+	ck_assert_msg(busy >= 2, "the end does not wait for the copies beside a kernel");
+}
+
+START_TEST(the_end_follows_copies_beside_a_kernel)
+{
+	struct standin_counts held;
+	struct sim_case *c = both_ways_case(&both[_i], &held);
+	uint32_t seen;
+	c->held = STANDIN_COPIES;
+	c->look = two_streams_are_busy;
+	ck_assert_int_eq(sim_restore(c, 1, &seen), 0);
+	sim_case_close(c, &held);
 }
 END_TEST
 
@@ -119,6 +221,14 @@ int main(void)
 	else
 		kv_left_out(by_the_kernel, "built without nvcc");
 	tcase_add_loop_test(tc, in_pieces, 0, SIM_HAS_KERNEL ? 2 : 1);
+	if (!SIM_HAS_KERNEL)
+		kv_left_out(by_both_ways, "built without nvcc");
+	/* Streams of the old driver do not wait for values. */
+	if (SIM_HAS_KERNEL && sim_symbol(SIM_NAME(cuStreamWaitValue32))) {
+		tcase_add_loop_test(tc, by_both_ways, 0, (int)BOTH);
+		tcase_add_test(tc, copies_beside_a_kernel_follow_the_part_before);
+		tcase_add_loop_test(tc, the_end_follows_copies_beside_a_kernel, 0, (int)BOTH);
+	}
 	tcase_add_loop_test(tc, by_measured_prices, 7, 8);
 	return kv_suite_run(suite);
 }
