@@ -134,7 +134,7 @@ static __device__ uint32_t pass(const oki_gather &g, uint32_t column, uint32_t e
 		uint32_t signal = g.columns[column].signal;
 		if (!signal)
 			continue;
-		/* Every lane's stores come before what its leader says, */
+		/* G8: every lane's stores come before what its leader says, */
 		__syncwarp(group_mask<LANES>());
 		if (lane != 0)
 			continue;

@@ -13,6 +13,8 @@
 /* Pieces of one launch, counted in 32 bits. With few enough rows no launch has more. */
 #define OKI_CUDA_UNITS_MAX 0x7fffffffu
 #define OKI_CUDA_ROWS_MAX (OKI_CUDA_UNITS_MAX / OKI_GATHER_COLUMNS)
+/* A launch of up to so many bytes asks for all it can at once. */
+#define OKI_CUDA_SHORT_BYTES (4u << 20)
 
 /* Pinned host memory, one registration, and what the GPU must add to its addresses. */
 struct oki_cuda_reach {
@@ -88,8 +90,9 @@ struct oki_cuda_pending {
  *            kernel copies many layers and each is ready as soon as it can be; and copies beside
  *            a kernel, when one call uses both;
  *   lanes    kernels after the first, in turns: each starts when the one before it has begun its
- *            last pieces, so that a model's blocks never get the SMs between two of them, and when
- *            the one before that has ended, so that never three are there.
+ *            last pieces, or at once if that is a short one, so that a model's blocks never get the
+ *            SMs between two of them, and when the one before that has ended, so that never three
+ *            are there.
  */
 struct oki_stream {
 	struct oki_device *device;
@@ -98,7 +101,7 @@ struct oki_stream {
 	CUstream lanes[2];
 	CUevent fence; /* for callers' busy streams */
 	CUevent fork, side_done, lane_done[2];
-	uint32_t kernels;     /* launched since fork was recorded */
+	uint32_t kernels;     /* since fork was recorded; 0: the next one records it */
 	CUdeviceptr counters; /* 0: kernels follow each other in stream, one for every event */
 	uint32_t counts[OKI_CUDA_COUNTERS]; /* what the kernels launched so far bring them to */
 	bool gate;	    /* the next kernel waits for counts[0]: the last one is no short one */
@@ -251,7 +254,8 @@ enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direc
 /* Do these layers lie in one allocation? */
 bool oki_cuda_may_stack(const struct oki_device *device, const struct oki_layer_map *const *maps,
 			uint32_t map_count);
-/* Once for a plan, after its first kernel: let the side stream follow all that went before that. */
+/* Once for a plan, after a kernel of it: let the side stream follow all that was queued before the
+ * plan was made. */
 CUresult oki_cuda_plan_fork(struct oki_stream *stream, struct oki_cuda_plan *plan);
 /* Rows for the kernel: all of them, or those that do not suit copy engines. */
 CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, bool all,

@@ -19,7 +19,6 @@ static_assert(sizeof(struct oki_gather) <= 4096, "a launch");
  * bytes.
  */
 #define FLIGHT_BYTES (128u << 10)
-#define SHORT_BYTES (4u << 20)
 #define WORD_BYTES 16u
 
 /* With so much left to copy the next kernel may start: about what the link moves until it does. */
@@ -161,7 +160,7 @@ static uint32_t loads_for(uint64_t bytes, uint32_t lanes, uint32_t sms)
 	uint32_t each = sms * OKI_GATHER_THREADS * WORD_BYTES;
 	uint32_t loads = (FLIGHT_BYTES + each - 1) / each;
 	/* Narrow groups have one short fragment each and fill few of their loads. */
-	if (bytes <= SHORT_BYTES || lanes < 32 || loads > OKI_GATHER_LOADS)
+	if (bytes <= OKI_CUDA_SHORT_BYTES || lanes < 32 || loads > OKI_GATHER_LOADS)
 		return OKI_GATHER_LOADS;
 	return loads;
 }
@@ -272,8 +271,9 @@ CUresult oki_cuda_launch(struct oki_device *device, CUstream stream, struct oki_
 
 /*
  * Where the next kernel goes: the first one behind what is in the stream, later ones into a lane,
- * once the kernel before has begun its last pieces: its blocks stand ready when the SMs get free,
- * and two kernels share the link for a moment only, so that none is ready later than it must.
+ * once the kernel before has begun its last pieces, if it is no short one: its blocks stand ready
+ * when the SMs get free, and two kernels share the link for a moment only, so that none is ready
+ * later than it must.
  */
 static CUresult next_lane(struct oki_stream *stream, CUstream *ret_lane)
 {
@@ -297,7 +297,7 @@ static CUresult next_lane(struct oki_stream *stream, CUstream *ret_lane)
 	return result;
 }
 
-/* Counters for the launch's ends, each at the last column of its layer. */
+/* G8: counters for the launch's ends, each at the last column of its layer. */
 static uint32_t set_signals(const struct oki_stream *stream, struct oki_cuda_launch *launch,
 			    const bool *ends, uint32_t first, struct oki_cuda_signal *ret_signals)
 {

@@ -130,8 +130,6 @@ void oki_cuda_plans_forget(struct oki_stream *stream)
 		free(plan);
 	}
 	oki_cuda_chunks_empty(stream);
-	/* The next user's kernels follow its own fences. */
-	stream->kernels = 0;
 	atomic_fetch_sub_explicit(&stream->device->copying, stream->copying, memory_order_relaxed);
 	stream->copying = 0;
 	stream->stretches = 0;
@@ -153,8 +151,8 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 	plan->run_count = run_count;
 	plan->cut_from = UINT64_MAX;
 	count_runs(runs, run_count, &plan->all);
-	/* Another part of the operation: what was queued before may be of the same layers, so its
-	 * first kernel follows all of that. */
+	/* Another part of the operation, or another one: what was queued before may be of the same
+	 * layers, so the next kernel follows all of that. */
 	stream->kernels = 0;
 	plan->next = stream->plans;
 	stream->plans = plan;
@@ -470,12 +468,13 @@ bool oki_cuda_plan_straddles(const struct oki_device *device, struct oki_cuda_pl
 	return end >= plan->cut_from;
 }
 
-/* Its first kernel recorded fork: what was queued before, by another plan, may be of the same
- * layers. */
+/* Fork was recorded after the plan was made: what was queued before, by another plan, may be of the
+ * same layers. */
 CUresult oki_cuda_plan_fork(struct oki_stream *stream, struct oki_cuda_plan *plan)
 {
 	if (plan->forked)
 		return CUDA_SUCCESS;
-	plan->forked = true;
-	return stream->device->api->stream_wait_event(stream->side, stream->fork, 0);
+	CUresult result = stream->device->api->stream_wait_event(stream->side, stream->fork, 0);
+	plan->forked = result == CUDA_SUCCESS;
+	return result;
 }

@@ -100,7 +100,7 @@ static int by_engines(const struct job *j, uint32_t map_count)
 	return result == CUDA_SUCCESS ? (int)end : refused(j, result);
 }
 
-/* The side stream goes on once the kernel has copied the signal's layers. */
+/* G8: the side stream goes on once the kernel has copied the signal's layers. */
 static CUresult follow(const struct job *j, const struct oki_cuda_signal *signal, uint32_t layers)
 {
 	struct oki_stream *stream = j->stream;
@@ -188,6 +188,8 @@ static CUresult launch_all(const struct job *j, const struct oki_cuda_table *tab
 	p->next = p->layers = 0;
 	if (!some)
 		p->signals[p->count++] = (struct oki_cuda_signal){.end = map_count};
+	if (result != CUDA_SUCCESS)
+		p->count = 0;
 	return result;
 }
 

@@ -113,7 +113,7 @@ struct oki_device_ops {
 	 * is recorded when layer i's last byte is there, and never before; events may be NULL.
 	 * Borrows each map and the runs until a mark recorded later is complete, the arrays for
 	 * the call only. Until the stream is recycled the same runs pointer and count stand for
-	 * the same runs.
+	 * the same runs, and after a refusal nothing more is copied.
 	 */
 	int (*copy)(struct oki_stream *stream, enum oki_direction direction,
 		    const struct oki_layer_map *const *maps, struct CUevent_st *const *events,

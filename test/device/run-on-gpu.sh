@@ -7,6 +7,7 @@
 # Ends with 77 when there is no GPU.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+unset KV_ONLY
 
 sanitizer=0 others=1
 for arg; do

@@ -3,29 +3,47 @@
 # went wrong. Usage: sanitize.sh BUILD [TOOL:PROGRAM...]
 # JOBS (default: the CPUs, at most 12) run at a time, LIMIT (300) seconds each. test_gpu_process is
 # not among the programs, as its child is killed, nor test_gpu_two, which asks for two GPUs.
+# Ends with 0 when every test ran and nothing was found, but for those known not to end.
 set -u
+# They have work go on beside a stream that is held back, and memcheck waits for that stream.
+known='memcheck cuda_dma a_fence_waits_for_busy_streams
+memcheck gpu_events consumers_wait_for_layer_events
+memcheck gpu_order s11_every_named_stream_is_waited_for'
 here=$(cd "$(dirname "$0")" && pwd)
+
+is_known() {
+	echo "$known" | grep -qx "$tool $program $name"
+}
 
 # Usage: sanitize.sh --one FOLDER BUILD TOOL PROGRAM TEST
 one() {
 	folder=$1 build=$2 tool=$3 program=$4 name=$5
 	file=$folder/$tool.$program.$name
 	start=$(date +%s)
+	limit=${LIMIT:-300}
+	! is_known || limit=60
 	# The library asks about pointers and streams and expects refusals: no errors of the memory.
 	api=
 	[ "$tool" = memcheck ] && api='--report-api-errors no'
-	# Some tests hold a stream back, and a tool may wait for that when a kernel is loaded late.
+	# A kernel that is loaded late may wait for a stream that a test holds back.
 	for loading in LAZY EAGER; do
 		# shellcheck disable=SC2086 # words
-		CUDA_MODULE_LOADING=$loading KV_ONLY=$name CK_FORK=no timeout -k 5 "${LIMIT:-300}" \
+		CUDA_MODULE_LOADING=$loading KV_ONLY=$name CK_FORK=no timeout -k 5 "$limit" \
 			compute-sanitizer --tool "$tool" --error-exitcode 99 $api \
 			"$build/test/device/test_$program" >"$file.log" 2>&1
 		rc=$?
-		[ "$rc" = 124 ] || break
+		case $rc in 124 | 137) ;; *) break ;; esac
 	done
-	echo "$tool $program $name: exit $rc, $(($(date +%s) - start)) s, $loading, $(
+	verdict=good
+	[ "$rc" = 0 ] || verdict=failed
+	# A name that selects nothing passes.
+	grep -q 'Checks: [1-9]' "$file.log" || verdict=failed
+	case $rc in
+	124 | 137) ! is_known || verdict=known ;;
+	esac
+	echo "$tool $program $name: $verdict, exit $rc, $(($(date +%s) - start)) s, $loading, $(
 		grep -h SUMMARY "$file.log" | tr -s '= ' ' ' | sort | uniq -c | tr '\n' ';')"
-	case $rc in 0 | 77) ;; *) echo "$tool $program $name" >"$file.failed" ;; esac
+	echo "$tool $program $name" >"$file.$verdict"
 }
 
 if [ "${1-}" = --one ]; then
@@ -54,15 +72,22 @@ jobs=$(nproc)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 for pair; do
-	sed -n 's/^START_TEST(\(.*\))$/\1/p' "$here/test_${pair#*:}.c" |
-		sed "s|^|$folder $build ${pair%%:*} ${pair#*:} |"
-done | xargs -P "${JOBS:-$jobs}" -L 1 sh "$0" --one
-failed=0
+	source=$here/test_${pair#*:}.c
+	grep -q '^START_TEST(' "$source" || {
+		echo "no tests in $source"
+		exit 2
+	}
+	sed -n "s|^START_TEST(\(.*\))$|$folder $build ${pair%%:*} ${pair#*:} \1|p" "$source"
+done >"$folder/list"
+xargs -r -P "${JOBS:-$jobs}" -L 1 sh "$0" --one <"$folder/list"
 for file in "$folder"/*.failed; do
 	[ -f "$file" ] || continue
-	failed=$((failed + 1))
 	echo "== $(cat "$file")"
 	tail -15 "${file%.failed}.log"
 done
-echo "sanitizers: $(find "$folder" -name '*.log' | wc -l) runs, $failed failed"
-[ "$failed" = 0 ]
+count() {
+	find "$folder" -name "*.$1" | wc -l
+}
+all=$(wc -l <"$folder/list") good=$(count good) bad=$(count failed) known=$(count known)
+echo "sanitizers: $all runs, $good good, $bad failed, $known known not to end"
+[ "$all" != 0 ] && [ "$((good + known))" = "$all" ]

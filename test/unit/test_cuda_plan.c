@@ -237,6 +237,84 @@ START_TEST(counted_runs_cost_what_each_does)
 }
 END_TEST
 
+static struct oki_cuda_load even(uint64_t bytes, double dma_ns, double kernel_ns)
+{
+	return (struct oki_cuda_load){.bytes = bytes,
+				      .dma_ns = dma_ns,
+				      .kernel_ns = kernel_ns,
+				      .short_kernel_ns = kernel_ns};
+}
+
+START_TEST(the_faster_way_is_chosen)
+{
+	/* One long run: nothing beats one copy. */
+	struct oki_cuda_load load = even(64 << 20, 1.21e6, 1.32e6);
+	load.long_dma_ns = load.dma_ns;
+	load.short_kernel_ns = 0;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	/* 2,048 rows of 2 KiB: each would be a copy of its own. */
+	load = even(4 << 20, 2048 * 740., 84e3);
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	/* Nearly even: no SM is taken for so little. */
+	load = even(4 << 20, 88e3, 82e3);
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	/* Copy engines busy for someone else: a short copy does not queue behind that. */
+	load = even(64 << 10, 4.2e3, 1.3e3);
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	load.ahead = 128 << 20;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load = even(1 << 30, 19.4e6, 21e6);
+	load.ahead = 128 << 20;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	/* Within an operation a small gain is not worth changing sides. */
+	load = even(512 << 10, 22e3, 10.3e3);
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load.follows = true;
+	load.last = OKI_CUDA_WAY_DMA;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	load = even(512 << 10, 12.5e3, 10.3e3);
+	load.follows = true;
+	load.last = OKI_CUDA_WAY_KERNEL;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	/* Half in long runs, half in pieces: each by what suits it. */
+	load = (struct oki_cuda_load){.bytes = 64 << 20,
+				      .dma_ns = 12e6,
+				      .kernel_ns = 2.4e6,
+				      .long_dma_ns = 0.61e6,
+				      .short_kernel_ns = 1.2e6,
+				      .shared = true};
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_BOTH);
+	/* Where that cannot be, the better one of the two. */
+	load.shared = false;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load.dma_ns = 2.3e6;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+}
+END_TEST
+
+/* As many loads on their way as the link needs, pieces of whole rounds of them. */
+START_TEST(few_sms_have_more_on_their_way)
+{
+	struct oki_layer_map map = {
+		.page_stride = 32768, .segment_count = 1, .segments = {{0, 0, 32768}}};
+	const struct oki_layer_map *maps[] = {&map};
+	static const uint32_t loads[] = {4, 4, 3, 2, 2, 2, 2, 1, 1};
+	for (uint32_t sms = 1; sms <= 9; sms++)
+		for (uint32_t rows = 1; rows <= 4096; rows = rows * 2 + 1) {
+			struct oki_cuda_table table = {.device = 8, .count = rows};
+			struct oki_cuda_launch launch;
+			oki_cuda_launch_fill(&table, OKI_TO_PAGES, maps, 0, 1, sms, &launch);
+			const struct oki_gather *g = &launch.gather;
+			uint32_t round = 32 * 16 * g->loads;
+			/* A short copy asks for all it can. */
+			ck_assert_uint_eq(g->loads, rows <= 128 ? 4 : loads[sms - 1]);
+			ck_assert_uint_le(launch.blocks, sms);
+			if (g->piece > round)
+				ck_assert_uint_eq(g->piece % round, 0);
+		}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cuda plans");
@@ -245,6 +323,8 @@ int main(void)
 	tcase_add_test(tc, a_table_has_the_rows_of_its_runs);
 	tcase_add_test(tc, counted_runs_cost_what_each_does);
 	suite_add_tcase(suite, tc);
+	tcase_add_test(tc, the_faster_way_is_chosen);
+	tcase_add_test(tc, few_sms_have_more_on_their_way);
 	return kv_suite_run(suite);
 }
 
