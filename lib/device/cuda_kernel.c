@@ -69,7 +69,7 @@ static const struct oki_cuda_reach *reach_of(const struct oki_device *device, co
 					     const struct oki_cuda_reach *last)
 {
 	static const struct oki_cuda_reach straight;
-	if (last && host >= last->base && host < last->base + last->bytes)
+	if (last && (uintptr_t)host - (uintptr_t)last->base < last->bytes)
 		return last;
 	for (uint32_t i = 0; i < device->reach_count; i++) {
 		const struct oki_cuda_reach *reach = &device->reach[i];
@@ -368,7 +368,7 @@ CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction dire
 	struct oki_cuda_launch launch;
 	*ret_signal_count = 0;
 	for (uint32_t first = 0; first < map_count; first = launch.end) {
-		struct oki_cuda_signal *signals = ret_signals + *ret_signal_count;
+		struct oki_cuda_signal *signals = ends ? ret_signals + *ret_signal_count : NULL;
 		uint32_t count = 0;
 		oki_cuda_launch_fill(table, direction, maps, first, map_count, stream->device->sms,
 				     &launch);
