@@ -516,6 +516,7 @@ START_TEST(runs_decide)
 	ck_assert_int_eq(calls.waits, 2 + 1 + 2 + 2);
 	ck_assert_ptr_eq(calls.side_follows, STREAM);
 	stage_fini(&s);
+	free(next);
 	free(runs);
 	free(host);
 	free(pages);
