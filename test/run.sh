@@ -2,7 +2,7 @@
 # Build and run every test that needs no GPU. One command on a fresh Debian >= 12 or
 # Ubuntu >= 24.04 machine: it installs what is missing, or says what to install.
 #   test/run.sh              the whole suite
-#   test/run.sh --sanitize   everything again under ASan + UBSan, both devices under TSan (12 minutes)
+#   test/run.sh --sanitize   everything again under ASan + UBSan, both devices under TSan (15 minutes)
 set -eu
 cd "$(dirname "$0")/.."
 
