@@ -184,13 +184,15 @@ static CUresult launch_all(const struct job *j, const struct oki_cuda_table *tab
 	stream->stretches++;
 	CUresult result = oki_cuda_kernel_copy(stream, j->direction, table, j->maps, some,
 					       map_count, p->signals, &p->count);
+	if (result != CUDA_SUCCESS) {
+		p->count = 0;
+		return result;
+	}
 	p->events = some;
 	p->next = p->layers = 0;
 	if (!some)
 		p->signals[p->count++] = (struct oki_cuda_signal){.end = map_count};
-	if (result != CUDA_SUCCESS)
-		p->count = 0;
-	return result;
+	return CUDA_SUCCESS;
 }
 
 static int by_way(const struct job *j, struct oki_cuda_plan *plan, uint32_t map_count)
