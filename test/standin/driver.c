@@ -125,6 +125,13 @@ CUresult standin_enter(const char *name, enum standin_enter needs)
 	return result;
 }
 
+void standin_count(uint32_t *count, int by)
+{
+	pthread_mutex_lock(&standin_lock);
+	*count += (uint32_t)by;
+	pthread_mutex_unlock(&standin_lock);
+}
+
 uint64_t standin_random_new(void)
 {
 	return (atomic_fetch_add(&sequence, 1) + 1) * 0x9e3779b97f4a7c15ull;
@@ -285,9 +292,7 @@ CUresult cuModuleLoadData(CUmodule *ret_module, const void *image)
 	struct CUmod_st *module = calloc(1, sizeof(*module));
 	if (!module)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	pthread_mutex_lock(&standin_lock);
-	standin_now.modules++;
-	pthread_mutex_unlock(&standin_lock);
+	standin_count(&standin_now.modules, 1);
 	*ret_module = module;
 	return CUDA_SUCCESS;
 }
@@ -295,9 +300,7 @@ CUresult cuModuleLoadData(CUmodule *ret_module, const void *image)
 CUresult cuModuleUnload(CUmodule module)
 {
 	CUresult result = standin_enter(__func__, STANDIN_IN_CONTEXT);
-	pthread_mutex_lock(&standin_lock);
-	standin_now.modules--;
-	pthread_mutex_unlock(&standin_lock);
+	standin_count(&standin_now.modules, -1);
 	free(module);
 	return result;
 }

@@ -74,9 +74,7 @@ static CUresult add(enum kind kind, void *host, uint64_t bytes, bool read_only, 
 	region->next = regions;
 	regions = region;
 	pthread_rwlock_unlock(&regions_lock);
-	pthread_mutex_lock(&standin_lock);
-	++*count_of(kind);
-	pthread_mutex_unlock(&standin_lock);
+	standin_count(count_of(kind), 1);
 	if (ret_at)
 		*ret_at = region->at;
 	return CUDA_SUCCESS;
@@ -103,9 +101,7 @@ static uint8_t *take(enum kind kind, uint64_t address)
 		return NULL;
 	uint8_t *host = region->host;
 	free(region);
-	pthread_mutex_lock(&standin_lock);
-	--*count_of(kind);
-	pthread_mutex_unlock(&standin_lock);
+	standin_count(count_of(kind), -1);
 	return host;
 }
 

@@ -322,9 +322,7 @@ CUresult cuStreamDestroy(CUstream stream)
 {
 	CUresult result = standin_enter(__func__, STANDIN_IN_CONTEXT);
 	stream_end(stream);
-	pthread_mutex_lock(&standin_lock);
-	standin_now.streams--;
-	pthread_mutex_unlock(&standin_lock);
+	standin_count(&standin_now.streams, -1);
 	return result;
 }
 
@@ -380,9 +378,7 @@ CUresult cuEventCreate(CUevent *ret_event, unsigned int flags)
 	struct CUevent_st *event = calloc(1, sizeof(*event));
 	if (!event)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	pthread_mutex_lock(&standin_lock);
-	standin_now.events++;
-	pthread_mutex_unlock(&standin_lock);
+	standin_count(&standin_now.events, 1);
 	*ret_event = event;
 	return CUDA_SUCCESS;
 }

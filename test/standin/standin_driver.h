@@ -27,6 +27,8 @@ CUcontext standin_context(void);
 
 /* Changed with standin_lock held; `changed` tells of queues, events and counters. */
 extern struct standin_counts standin_now;
+/* Takes the lock for one of them. */
+void standin_count(uint32_t *count, int by);
 extern pthread_mutex_t standin_lock;
 extern pthread_cond_t standin_changed;
 
