@@ -5,7 +5,6 @@
 
 #if OKV_HAVE_CUDA
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -13,15 +12,11 @@
 #include "support/suite.h"
 #include "test/device/cuda_fixture.h"
 
-struct cuda_driver cu;
 struct okv_error problem;
 uint32_t copy_path;
 struct oki_device *device;
 
 static CUcontext primary;
-
-#define NAME(symbol) NAME_EXPANDED(symbol)
-#define NAME_EXPANDED(symbol) #symbol
 
 int find_gpu(uint32_t with_path)
 {
@@ -38,14 +33,11 @@ int find_gpu(uint32_t with_path)
 		return EXIT_FAILURE;
 	}
 	ops->close(probe);
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-#define LOAD(symbol)                                                              \
-	if (!(cu.symbol = (__typeof__(cu.symbol))dlsym(library, NAME(symbol)))) { \
-		puts("the driver has no " NAME(symbol));                          \
-		return EXIT_FAILURE;                                              \
-	}
-	CUDA_CALLS(LOAD)
-	return 0;
+	const char *why = driver_calls_load();
+	if (!why)
+		return 0;
+	puts(why);
+	return EXIT_FAILURE;
 }
 
 static void setup(void)

@@ -4,52 +4,9 @@
 #define TEST_DEVICE_CUDA_FIXTURE_H
 
 #include <check.h>
-#include <cuda.h>
 
 #include "device/device.h"
-
-/* The driver, as the engine beside us would use it. */
-#define CUDA_CALLS(CALL)                    \
-	CALL(cuDevicePrimaryCtxRetain)      \
-	CALL(cuDevicePrimaryCtxRelease)     \
-	CALL(cuCtxSetCurrent)               \
-	CALL(cuCtxGetCurrent)               \
-	CALL(cuMemAlloc)                    \
-	CALL(cuMemAllocManaged)             \
-	CALL(cuMemAllocAsync)               \
-	CALL(cuMemFree)                     \
-	CALL(cuMemHostRegister)             \
-	CALL(cuMemHostUnregister)           \
-	CALL(cuMemHostGetFlags)             \
-	CALL(cuMemsetD8Async)               \
-	CALL(cuMemcpyHtoD)                  \
-	CALL(cuMemcpyDtoH)                  \
-	CALL(cuMemcpyDtoHAsync)             \
-	CALL(cuLaunchHostFunc)              \
-	CALL(cuStreamCreate)                \
-	CALL(cuStreamDestroy)               \
-	CALL(cuStreamSynchronize)           \
-	CALL(cuStreamWaitEvent)             \
-	CALL(cuStreamBeginCapture)          \
-	CALL(cuStreamEndCapture)            \
-	CALL(cuGraphDestroy)                \
-	CALL(cuEventCreate)                 \
-	CALL(cuEventDestroy)                \
-	CALL(cuMemGetAllocationGranularity) \
-	CALL(cuMemAddressReserve)           \
-	CALL(cuMemAddressFree)              \
-	CALL(cuMemCreate)                   \
-	CALL(cuMemRelease)                  \
-	CALL(cuMemMap)                      \
-	CALL(cuMemUnmap)                    \
-	CALL(cuMemSetAccess)
-
-#define CUDA_FIELD(symbol) __typeof__(symbol) *symbol;
-struct cuda_driver {
-	CUDA_CALLS(CUDA_FIELD)
-};
-#undef CUDA_FIELD
-extern struct cuda_driver cu;
+#include "test/device/driver_calls.h"
 
 static const struct oki_device_ops *const ops = &oki_device_cuda;
 extern struct okv_error problem;

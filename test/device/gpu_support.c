@@ -1,34 +1,14 @@
 /* What the GPU tests share. */
 #include "device/gpu_support.h"
 
-#include <dlfcn.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-struct gpu_driver gpu_cu;
-
 /* Uploads and downloads: waits for no other stream, so that it works beside a closed gate. */
 static cudaStream_t side;
-
-#define NAME(symbol) NAME_EXPANDED(symbol)
-#define NAME_EXPANDED(symbol) #symbol
-
-static const char *load_driver(void)
-{
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-	if (!library)
-		return dlerror();
-#define LOAD(symbol)                                                             \
-	gpu_cu.symbol = (__typeof__(gpu_cu.symbol))dlsym(library, NAME(symbol)); \
-	if (!gpu_cu.symbol)                                                      \
-		return "the driver has no " NAME(symbol);
-	GPU_DRIVER_CALLS(LOAD)
-#undef LOAD
-	return NULL;
-}
 
 int gpu_find_at(int index)
 {
@@ -44,7 +24,7 @@ int gpu_find_at(int index)
 			printf("%d visible\n", count);
 		return GPU_SKIPPED;
 	}
-	const char *why = load_driver();
+	const char *why = driver_calls_load();
 	if (!why) {
 		rc = cudaSetDevice(index);
 		if (rc == cudaSuccess)
@@ -77,13 +57,13 @@ void gpu_event_busy(cudaEvent_t event)
 CUcontext gpu_second_context(void)
 {
 	CUcontext before, made;
-	gpu_must(gpu_cu.cuCtxGetCurrent(&before));
+	gpu_must(cu.cuCtxGetCurrent(&before));
 #if CUDA_VERSION >= 13000
-	gpu_must(gpu_cu.cuCtxCreate(&made, NULL, 0, 0));
+	gpu_must(cu.cuCtxCreate(&made, NULL, 0, 0));
 #else
-	gpu_must(gpu_cu.cuCtxCreate(&made, 0, 0));
+	gpu_must(cu.cuCtxCreate(&made, 0, 0));
 #endif
-	gpu_must(gpu_cu.cuCtxSetCurrent(before));
+	gpu_must(cu.cuCtxSetCurrent(before));
 	return made;
 }
 

@@ -3,8 +3,9 @@
 #define TEST_DEVICE_GPU_SUPPORT_H
 
 #include <check.h>
-#include <cuda.h>
 #include <cuda_runtime_api.h>
+
+#include "device/driver_calls.h"
 #include "support/tensors.h"
 
 #define GPU_SKIPPED 77
@@ -22,33 +23,6 @@
 		CUresult gpu_rc_ = (call);                                                      \
 		ck_assert_msg(gpu_rc_ == CUDA_SUCCESS, "%s: CUresult %d", #call, (int)gpu_rc_); \
 	} while (0)
-
-/* Driver calls that the runtime has no equal of. */
-#define GPU_DRIVER_CALLS(CALL)              \
-	CALL(cuCtxGetCurrent)               \
-	CALL(cuCtxSetCurrent)               \
-	CALL(cuCtxCreate)                   \
-	CALL(cuCtxDestroy)                  \
-	CALL(cuDevicePrimaryCtxGetState)    \
-	CALL(cuStreamCreate)                \
-	CALL(cuStreamDestroy)               \
-	CALL(cuEventCreate)                 \
-	CALL(cuEventDestroy)                \
-	CALL(cuMemGetAllocationGranularity) \
-	CALL(cuMemAddressReserve)           \
-	CALL(cuMemAddressFree)              \
-	CALL(cuMemCreate)                   \
-	CALL(cuMemRelease)                  \
-	CALL(cuMemMap)                      \
-	CALL(cuMemUnmap)                    \
-	CALL(cuMemSetAccess)
-
-#define GPU_DRIVER_FIELD(symbol) __typeof__(symbol) *symbol;
-struct gpu_driver {
-	GPU_DRIVER_CALLS(GPU_DRIVER_FIELD)
-};
-#undef GPU_DRIVER_FIELD
-extern struct gpu_driver gpu_cu;
 
 /* 0 when GPU 0 can be used; else what main() returns, with the reason printed. */
 int gpu_find(void);

@@ -22,7 +22,7 @@ struct caller {
 static void look(struct caller *c, const char *call, cudaError_t pending)
 {
 	CUcontext now = NULL;
-	CUresult rc = gpu_cu.cuCtxGetCurrent(&now);
+	CUresult rc = cu.cuCtxGetCurrent(&now);
 	if (!c->broken_by && (rc != CUDA_SUCCESS || now != c->context))
 		c->broken_by = call;
 	/* After the look at the context: the runtime might make one current. */
@@ -132,7 +132,7 @@ static void *call_everything(void *arg)
 	struct okv_engine *engine = NULL;
 	struct okv_engine_stats stats;
 	struct gpu_kv kv = {.image = cs.kv.image, .layers = c->layers};
-	if (gpu_cu.cuCtxSetCurrent(c->context) != CUDA_SUCCESS)
+	if (cu.cuCtxSetCurrent(c->context) != CUDA_SUCCESS)
 		c->broken_by = "cuCtxSetCurrent";
 	if (c->failed_before) {
 		void *none;
@@ -162,7 +162,7 @@ static void *call_everything(void *arg)
 	STEP(c, pending, 0, (okv_engine_close(engine), 0));
 	if (!c->broken_by && cudaGetLastError() != pending)
 		c->broken_by = "the end";
-	gpu_cu.cuCtxSetCurrent(NULL);
+	cu.cuCtxSetCurrent(NULL);
 	return NULL;
 }
 
@@ -178,14 +178,14 @@ START_TEST(r9_the_context_and_the_errors_of_the_caller_stay)
 	if (_i == OTHER_CONTEXT)
 		c.context = other = gpu_second_context();
 	if (_i >= PRIMARY_CONTEXT)
-		gpu_must(gpu_cu.cuCtxGetCurrent(&c.context));
+		gpu_must(cu.cuCtxGetCurrent(&c.context));
 	gpu_kv_place(&spare, cs.kv.image.groups, 1, KV_PLACE_PAGES, &pages, &per_block, 0);
 	c.layers = spare.layers;
 	ck_assert_int_eq(pthread_create(&thread, NULL, call_everything, &c), 0);
 	ck_assert_int_eq(pthread_join(thread, NULL), 0);
 	ck_assert_msg(c.broken_by == NULL, "after %s", c.broken_by);
 	if (other)
-		gpu_must(gpu_cu.cuCtxDestroy(other));
+		gpu_must(cu.cuCtxDestroy(other));
 	gpu_kv_close(&spare);
 	ck_assert_int_eq(cudaPeekAtLastError(), cudaSuccess);
 }

@@ -201,10 +201,10 @@ START_TEST(a_stream_of_another_context_is_refused)
 	struct okv_lease *lease = case_stored(192);
 	CUcontext other = gpu_second_context(), before;
 	CUstream foreign;
-	gpu_must(gpu_cu.cuCtxGetCurrent(&before));
-	gpu_must(gpu_cu.cuCtxSetCurrent(other));
-	gpu_must(gpu_cu.cuStreamCreate(&foreign, CU_STREAM_NON_BLOCKING));
-	gpu_must(gpu_cu.cuCtxSetCurrent(before));
+	gpu_must(cu.cuCtxGetCurrent(&before));
+	gpu_must(cu.cuCtxSetCurrent(other));
+	gpu_must(cu.cuStreamCreate(&foreign, CU_STREAM_NON_BLOCKING));
+	gpu_must(cu.cuCtxSetCurrent(before));
 	cudaStream_t list[2] = {cs.a, foreign};
 	struct gpu_with with = {.streams = list, .stream_count = 2};
 	struct okv_op *none = NULL;
@@ -215,8 +215,8 @@ START_TEST(a_stream_of_another_context_is_refused)
 	ck_assert_ptr_null(none);
 	ck_assert_int_eq(cudaPeekAtLastError(), cudaSuccess);
 	ck_assert_uint_eq(gpu_kv_differs(&cs.kv), 0);
-	gpu_must(gpu_cu.cuStreamDestroy(foreign));
-	gpu_must(gpu_cu.cuCtxDestroy(other));
+	gpu_must(cu.cuStreamDestroy(foreign));
+	gpu_must(cu.cuCtxDestroy(other));
 	okv_lease_release(lease);
 }
 END_TEST

@@ -214,9 +214,9 @@ static void map_half(uint32_t i)
 	const CUmemAllocationProp prop = memory_of_gpu_0();
 	const CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 	CUdeviceptr at = mapped.at + i * mapped.half;
-	gpu_must(gpu_cu.cuMemCreate(&mapped.handles[i], mapped.half, &prop, 0));
-	gpu_must(gpu_cu.cuMemMap(at, mapped.half, 0, mapped.handles[i], 0));
-	gpu_must(gpu_cu.cuMemSetAccess(at, mapped.half, &access, 1));
+	gpu_must(cu.cuMemCreate(&mapped.handles[i], mapped.half, &prop, 0));
+	gpu_must(cu.cuMemMap(at, mapped.half, 0, mapped.handles[i], 0));
+	gpu_must(cu.cuMemSetAccess(at, mapped.half, &access, 1));
 	mapped.is_mapped[i] = true;
 }
 
@@ -224,8 +224,8 @@ static void unmap_half(uint32_t i)
 {
 	if (!mapped.is_mapped[i])
 		return;
-	gpu_must(gpu_cu.cuMemUnmap(mapped.at + i * mapped.half, mapped.half));
-	gpu_must(gpu_cu.cuMemRelease(mapped.handles[i]));
+	gpu_must(cu.cuMemUnmap(mapped.at + i * mapped.half, mapped.half));
+	gpu_must(cu.cuMemRelease(mapped.handles[i]));
 	mapped.is_mapped[i] = false;
 }
 
@@ -234,10 +234,9 @@ static uint8_t *get_mapped(void *arg, uint64_t bytes)
 	const CUmemAllocationProp prop = memory_of_gpu_0();
 	size_t unit = 0;
 	(void)arg;
-	gpu_must(gpu_cu.cuMemGetAllocationGranularity(&unit, &prop,
-						      CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+	gpu_must(cu.cuMemGetAllocationGranularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
 	mapped.half = (bytes / HALVES + unit) / unit * unit;
-	gpu_must(gpu_cu.cuMemAddressReserve(&mapped.at, HALVES * mapped.half, 0, 0, 0));
+	gpu_must(cu.cuMemAddressReserve(&mapped.at, HALVES * mapped.half, 0, 0, 0));
 	for (uint32_t i = 0; i < HALVES; i++)
 		map_half(i);
 	return (uint8_t *)mapped.at;
@@ -269,7 +268,7 @@ static void mapped_teardown(void)
 	close_all();
 	for (uint32_t i = 0; i < HALVES; i++)
 		unmap_half(i);
-	gpu_must(gpu_cu.cuMemAddressFree(mapped.at, HALVES * mapped.half));
+	gpu_must(cu.cuMemAddressFree(mapped.at, HALVES * mapped.half));
 }
 
 struct sleeper {

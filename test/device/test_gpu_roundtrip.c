@@ -340,26 +340,26 @@ static uint8_t *get_pieces(void *arg, uint64_t bytes)
 	};
 	CUmemAccessDesc access = {.location = prop.location,
 				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	gpu_must(gpu_cu.cuMemGetAllocationGranularity(&p->piece, &prop,
-						      CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+	gpu_must(cu.cuMemGetAllocationGranularity(&p->piece, &prop,
+						  CU_MEM_ALLOC_GRANULARITY_MINIMUM));
 	p->count = (uint32_t)((bytes + p->piece - 1) / p->piece);
 	ck_assert(p->count > 1 && p->count <= 64);
-	gpu_must(gpu_cu.cuMemAddressReserve(&p->base, p->count * p->piece, 0, 0, 0));
+	gpu_must(cu.cuMemAddressReserve(&p->base, p->count * p->piece, 0, 0, 0));
 	for (uint32_t i = 0; i < p->count; i++) {
-		gpu_must(gpu_cu.cuMemCreate(&p->handles[i], p->piece, &prop, 0));
-		gpu_must(gpu_cu.cuMemMap(p->base + i * p->piece, p->piece, 0, p->handles[i], 0));
+		gpu_must(cu.cuMemCreate(&p->handles[i], p->piece, &prop, 0));
+		gpu_must(cu.cuMemMap(p->base + i * p->piece, p->piece, 0, p->handles[i], 0));
 	}
-	gpu_must(gpu_cu.cuMemSetAccess(p->base, p->count * p->piece, &access, 1));
+	gpu_must(cu.cuMemSetAccess(p->base, p->count * p->piece, &access, 1));
 	return (uint8_t *)p->base;
 }
 
 static void free_pieces(struct pieces *p)
 {
 	for (uint32_t i = 0; i < p->count; i++) {
-		gpu_must(gpu_cu.cuMemUnmap(p->base + i * p->piece, p->piece));
-		gpu_must(gpu_cu.cuMemRelease(p->handles[i]));
+		gpu_must(cu.cuMemUnmap(p->base + i * p->piece, p->piece));
+		gpu_must(cu.cuMemRelease(p->handles[i]));
 	}
-	gpu_must(gpu_cu.cuMemAddressFree(p->base, p->count * p->piece));
+	gpu_must(cu.cuMemAddressFree(p->base, p->count * p->piece));
 }
 
 START_TEST(s36_in_mapped_pieces)

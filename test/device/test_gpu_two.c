@@ -54,7 +54,7 @@ static bool is_active(CUdevice device)
 {
 	unsigned flags;
 	int active = -1;
-	gpu_must(gpu_cu.cuDevicePrimaryCtxGetState(device, &flags, &active));
+	gpu_must(cu.cuDevicePrimaryCtxGetState(device, &flags, &active));
 	return active != 0;
 }
 
@@ -129,7 +129,7 @@ static void *store(void *arg)
 	STEP(c, okv_op_wait(c->op, GPU_WAIT_MS, NULL));
 	okv_op_release(c->op);
 	STEP(c, look_up(c));
-	gpu_cu.cuCtxGetCurrent(&c->current);
+	cu.cuCtxGetCurrent(&c->current);
 	return NULL;
 }
 
@@ -150,7 +150,7 @@ static void *fetch(void *arg)
 	c->kv->image.binding = NULL;
 	okv_namespace_close(c->ns);
 	okv_engine_close(c->engine);
-	gpu_cu.cuCtxGetCurrent(&c->current);
+	cu.cuCtxGetCurrent(&c->current);
 	return NULL;
 }
 
