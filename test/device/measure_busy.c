@@ -47,7 +47,7 @@ static void beside_start(struct beside *b)
 {
 	b->started = oki_now_ns();
 	if (b->worker) {
-		job_start(&b->job, b->worker, b->m, OKI_TO_PAGES, b->m->pages, NULL);
+		job_start(&b->job, b->worker, b->m, OKI_TO_PAGES, 0, b->m->pages, NULL);
 		return;
 	}
 	must(api->copy_to_device(gpu, arena, model_bytes(b->m), b->stream));

@@ -3,7 +3,7 @@
  * prints figures. Every case verifies each byte once, over poisoned destinations, before it is
  * timed; figures are medians.
  *
- * measure_copy [ceilings] [fragments] [model] [overlap] [small] [fair] [busy] [kernel]
+ * measure_copy [ceilings] [fragments] [model] [overlap] [small] [fair] [both] [busy] [kernel]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,7 +115,7 @@ static void fragments(void)
 				verify(worker, &m, (enum oki_direction)d);
 				for (int i = 0; i < 5; i++) {
 					struct job j;
-					job_start(&j, worker, &m, (enum oki_direction)d, m.pages,
+					job_start(&j, worker, &m, (enum oki_direction)d, 0, m.pages,
 						  NULL);
 					ns[i] = job_wait(&j, worker);
 				}
@@ -136,7 +136,7 @@ static double first_layer(struct oki_worker *w, const struct model *m, enum oki_
 	double ns[15];
 	for (int i = 0; i < 15; i++) {
 		struct job j;
-		job_start(&j, w, m, d, m->pages, events);
+		job_start(&j, w, m, d, 0, m->pages, events);
 		while (!atomic_load(&j.first_enqueued))
 			oki_relax();
 		while (api->event_query(events[0]) == CUDA_ERROR_NOT_READY)
@@ -174,7 +174,7 @@ static void model(void)
 					verify(worker, &m, (enum oki_direction)d);
 					for (int i = 0; i < 21; i++) {
 						struct job j;
-						job_start(&j, worker, &m, (enum oki_direction)d,
+						job_start(&j, worker, &m, (enum oki_direction)d, 0,
 							  m.pages, events);
 						ns[i] = job_wait(&j, worker);
 						sub[i] = (double)j.enqueued;
@@ -210,7 +210,7 @@ static void overlap(void)
 		verify(worker, &m, (enum oki_direction)d);
 		for (int i = 0; i < 31; i++) {
 			struct job j;
-			job_start(&j, worker, &m, (enum oki_direction)d, m.pages, events);
+			job_start(&j, worker, &m, (enum oki_direction)d, 0, m.pages, events);
 			ns[i] = job_wait(&j, worker);
 		}
 		double took = median(ns, 31);
@@ -239,7 +239,8 @@ static void small(void)
 				struct oki_worker *worker = worker_for(&ways[w], &m);
 				for (int i = 0; i < 301; i++) {
 					struct job j;
-					job_start(&j, worker, &m, (enum oki_direction)d, 1, NULL);
+					job_start(&j, worker, &m, (enum oki_direction)d, 0, 1,
+						  NULL);
 					ns[i] = job_wait(&j, worker);
 				}
 				printf("  %s %.2f", ways[w].name, median(ns, 301) / 1000);
@@ -262,12 +263,12 @@ static void fair(void)
 			struct oki_worker *worker = worker_for(&ways[w], &m);
 			for (int i = 0; i < 5; i++) {
 				struct job big, one;
-				job_start(&one, worker, &m, OKI_TO_PAGES, 1, NULL);
+				job_start(&one, worker, &m, OKI_TO_PAGES, 0, 1, NULL);
 				alone[i] = job_wait(&one, worker);
-				job_start(&big, worker, &m, OKI_TO_PAGES, m.pages, NULL);
+				job_start(&big, worker, &m, OKI_TO_PAGES, 0, m.pages, NULL);
 				while (!atomic_load(&big.first_enqueued))
 					oki_relax();
-				job_start(&one, worker, &m, OKI_TO_PAGES, 1, NULL);
+				job_start(&one, worker, &m, OKI_TO_PAGES, 0, 1, NULL);
 				ns[i] = job_wait(&one, worker);
 				whole[i] = job_wait(&big, worker);
 			}
@@ -306,7 +307,7 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} cases[] = {{"ceilings", ceilings}, {"fragments", fragments}, {"model", model},
 		     {"overlap", overlap},   {"small", small},	       {"fair", fair},
-		     {"busy", busy},	     {"kernel", kernel_alone}};
+		     {"both", both},	     {"busy", busy},	       {"kernel", kernel_alone}};
 	struct oki_device_config config = {.copy_path = OKV_COPY_DMA};
 	struct oki_device *device;
 	struct okv_error err;

@@ -145,7 +145,7 @@ static int job_next(void *arg, struct oki_part *ret_part, struct okv_error *err)
 		return 0;
 	j->offered = true;
 	*ret_part = (struct oki_part){.groups_done = 1, .last = true};
-	ret_part->groups[0].pairs = j->m->pairs;
+	ret_part->groups[0].pairs = j->m->pairs + j->first;
 	ret_part->groups[0].count = j->count;
 	return 1;
 }
@@ -192,12 +192,14 @@ static const struct oki_transfer_source source = {
 };
 
 void job_start(struct job *j, struct oki_worker *w, const struct model *m,
-	       enum oki_direction direction, uint32_t count, struct CUevent_st **events)
+	       enum oki_direction direction, uint32_t first, uint32_t count,
+	       struct CUevent_st **events)
 {
 	struct okv_error err;
 	memset(j, 0, sizeof(*j));
 	j->worker = w;
 	j->m = m;
+	j->first = first;
 	j->count = count;
 	j->t = (struct oki_transfer){.source = &source,
 				     .arg = j,
@@ -331,7 +333,7 @@ void verify(struct oki_worker *w, const struct model *m, enum oki_direction dire
 		sync_copy(true, bytes);
 		memset(arena, 0xee, m->pages * block_bytes(m));
 	}
-	job_start(&j, w, m, direction, m->pages, NULL);
+	job_start(&j, w, m, direction, 0, m->pages, NULL);
 	job_wait(&j, w);
 	if (direction == OKI_TO_PAGES)
 		sync_copy(false, bytes);

@@ -36,7 +36,7 @@ struct job {
 	struct oki_transfer t;
 	struct oki_worker *worker;
 	const struct model *m;
-	uint32_t count;
+	uint32_t first, count; /* of the model's blocks */
 	bool offered;
 	uint64_t started, enqueued;
 	_Atomic bool first_enqueued;
@@ -61,8 +61,10 @@ void model_init(struct model *m, uint32_t layers, uint32_t segments, uint64_t by
 void model_fini(struct model *m);
 uint64_t model_bytes(const struct model *m);
 
+/* Blocks from `first` on. */
 void job_start(struct job *j, struct oki_worker *w, const struct model *m,
-	       enum oki_direction direction, uint32_t count, struct CUevent_st **events);
+	       enum oki_direction direction, uint32_t first, uint32_t count,
+	       struct CUevent_st **events);
 /* Returns ns from start to ended. */
 double job_wait(struct job *j, struct oki_worker *w);
 
@@ -79,6 +81,8 @@ void noise(uint8_t *at, uint64_t bytes);
 /* Copy once over poison and compare every byte. */
 void verify(struct oki_worker *w, const struct model *m, enum oki_direction direction);
 
+/* measure_both.c: a restore and a publish at once */
+void both(void);
 /* measure_busy.c: a matrix product beside the copies */
 void busy(void);
 /* measure_kernel.c: the copy kernel and its plan alone */
