@@ -19,16 +19,17 @@ static __device__ bool find_piece(const oki_gather &g, place &at, piece &found)
 	while (at.column < g.column_count) {
 		const oki_gather_column &c = g.columns[at.column];
 		uint32_t per_row = (uint32_t)((c.bytes + g.piece - 1) / g.piece);
+		const oki_gather_table &table = g.tables[c.table];
 		uint32_t local = at.unit - at.first;
-		if (local >= per_row * g.row_count) {
-			at.first += per_row * g.row_count;
+		if (local >= per_row * table.count) {
+			at.first += per_row * table.count;
 			at.column++;
 			continue;
 		}
 		uint32_t row = local / per_row;
 		uint64_t offset = (uint64_t)(local - row * per_row) * g.piece;
 		uint64_t left = c.bytes - offset;
-		oki_gather_row r = g.rows ? g.rows[row] : g.few[row];
+		oki_gather_row r = table.rows ? table.rows[row] : g.few[table.first + row];
 		found.host = r.host + c.block_offset + r.inner * c.bytes + offset;
 		found.page = c.page0 + r.page * c.page_stride + offset;
 		found.bytes = left < g.piece ? (uint32_t)left : g.piece;

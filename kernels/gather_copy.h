@@ -6,8 +6,10 @@
 
 /* Both together fit the 4 KiB of parameters that every driver takes. */
 #define OKI_GATHER_COLUMNS 84u
+/* Groups of layers with rows of their own. */
+#define OKI_GATHER_TABLES 8u
 /* Rows that travel in the parameters, so that a small copy reads no table. */
-#define OKI_GATHER_INLINE_ROWS 80u
+#define OKI_GATHER_INLINE_ROWS 72u
 #define OKI_GATHER_THREADS 1024u
 /* Pieces of a row are multiples of this: every warp's lanes have 16 bytes each. */
 #define OKI_GATHER_PIECE 512u
@@ -21,7 +23,14 @@ struct oki_gather_row {
 	uint32_t inner; /* which page of the block */
 };
 
-/* One segment of one layer. Row r's fragment has bytes bytes and lies at
+/* The rows of one group. */
+struct oki_gather_table {
+	const struct oki_gather_row *rows; /* NULL: among the few */
+	uint32_t first;			   /* of the few */
+	uint32_t count;
+};
+
+/* One segment of one layer. The fragment of row r of its table has bytes bytes and lies at
  *   host   rows[r].host + block_offset + rows[r].inner * bytes
  *   device page0 + rows[r].page * page_stride */
 struct oki_gather_column {
@@ -29,32 +38,32 @@ struct oki_gather_column {
 	uint64_t page_stride;
 	uint64_t block_offset;
 	uint32_t bytes;
-	uint32_t signal; /* the counter to raise when this column and all before it are copied; or 0
+	uint16_t table;
+	uint16_t signal; /* the counter to raise when this column and all before it are copied; or 0
 			  */
 };
 
 /*
- * All fragments rows × columns, each cut into pieces of piece bytes, the last one shorter, numbered
- * column after column. A group of lanes takes one piece at a time: first the one of its own number,
- * then the next one that nobody has, by a ticket, so that no group falls behind and a column ends
- * soon after its last piece was taken. Together they draw as many tickets as there are pieces and
- * groups. Without tickets they take turns. Counted is, once each,
+ * All fragments, of a column one for each row of its table, each cut into pieces of piece bytes,
+ * the last one shorter, numbered column after column. A group of lanes takes one piece at a time:
+ * first the one of its own number, then the next one that nobody has, by a ticket, so that no group
+ * falls behind and a column ends soon after its last piece was taken. Together they draw as many
+ * tickets as there are pieces and groups. Without tickets they take turns. Counted is, once each,
  *   a group in counters[0] when its next piece is number `early` or a later one, so that the next
  *   launch can start while this one ends;
  *   a block in counters[signal] when the share that its groups have of that column and of all
  *   before it is written: once all blocks are, whoever sees the count sees the bytes.
  */
 struct oki_gather {
-	const struct oki_gather_row *rows; /* NULL: few */
-	uint32_t *counters;		   /* or NULL: nothing is counted */
-	uint32_t *tickets;		   /* or NULL */
-	uint32_t row_count;
+	uint32_t *counters; /* or NULL: nothing is counted */
+	uint32_t *tickets;  /* or NULL */
 	uint32_t column_count;
 	uint32_t piece;
 	uint32_t loads;	   /* of 16 bytes on their way in each lane, 1 to OKI_GATHER_LOADS */
 	uint32_t to_pages; /* else to blocks */
 	uint32_t early;
 	uint32_t first_ticket; /* what tickets holds before this launch takes one */
+	struct oki_gather_table tables[OKI_GATHER_TABLES];
 	struct oki_gather_row few[OKI_GATHER_INLINE_ROWS];
 	struct oki_gather_column columns[OKI_GATHER_COLUMNS];
 };

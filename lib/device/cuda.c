@@ -387,8 +387,7 @@ static int cuda_fence(struct oki_stream *stream, struct CUstream_st *const *read
 }
 
 static int cuda_copy(struct oki_stream *stream, enum oki_direction direction,
-		     const struct oki_layer_map *const *maps, struct CUevent_st *const *events,
-		     uint32_t map_count, const struct oki_run *runs, uint32_t run_count,
+		     const struct oki_layer_copy *layers, uint32_t layer_count,
 		     struct okv_error *err)
 {
 	const struct oki_cuda_api *api = stream->device->api;
@@ -397,8 +396,7 @@ static int cuda_copy(struct oki_stream *stream, enum oki_direction direction,
 	if (result != CUDA_SUCCESS)
 		return oki_cuda_fail(err, OKV_E_COPY, OKV_STAGE_SUBMIT, api, result,
 				     "GPU %d cannot be used", stream->device->index);
-	int rc = oki_cuda_ways_copy(stream, direction, maps, events, map_count, runs, run_count,
-				    err);
+	int rc = oki_cuda_ways_copy(stream, direction, layers, layer_count, err);
 	oki_cuda_leave(&scope);
 	return rc;
 }

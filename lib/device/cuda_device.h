@@ -2,6 +2,7 @@
 #ifndef OKI_DEVICE_CUDA_DEVICE_H
 #define OKI_DEVICE_CUDA_DEVICE_H
 
+#include <assert.h>
 #include <stdatomic.h>
 
 #include "device/cuda_api.h"
@@ -47,7 +48,7 @@ struct oki_device {
 	uint64_t pin_limit; /* longest registration; what is longer goes in pieces */
 	struct oki_cuda_tensor tensors[OKI_CUDA_TENSORS]; /* changed as reach is */
 	uint32_t tensor_count;
-	_Atomic uint64_t copying; /* bytes that streams have given to copy engines */
+	_Atomic uint64_t copying[2]; /* bytes that streams have given to engines, by direction */
 };
 
 /* Memory for tables: filled in pinned host memory, read by the kernel from the GPU's. */
@@ -108,7 +109,7 @@ struct oki_stream {
 	uint32_t stretches; /* copied since it was recycled */
 	struct oki_cuda_pending pending;
 	enum oki_cuda_way way; /* of the last one */
-	uint64_t copying;      /* bytes given to copy engines since it was recycled */
+	uint64_t copying[2];   /* bytes given to copy engines since it was recycled, by direction */
 	struct oki_cuda_chunk *chunks;
 	struct oki_cuda_plan *plans; /* of this stream's runs until it is recycled */
 };
@@ -195,6 +196,7 @@ struct oki_cuda_table {
 	uint32_t count;
 	bool joinable; /* all of its runs are: segments may be joined */
 };
+static_assert(OKI_GATHER_TABLES >= OKV_MAX_GROUPS, "a table for each group");
 
 /* Load the image and make every entry point resident. OKV_E_UNSUPPORTED: no kernel for this GPU. */
 int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err);
@@ -212,24 +214,27 @@ struct oki_cuda_launch {
 	uint32_t blocks;
 	uint32_t end;			/* layers before this one are in it or in earlier ones */
 	uint32_t columns[OKI_JOIN_MAX]; /* up to and with its i-th layer */
+	const struct oki_cuda_table *tables[OKI_GATHER_TABLES];
+	uint32_t table_count, few_count;
 };
 
 /*
- * A launch for the layers from `first` on, as many as there are columns for: at least one. Settles
- * how rows are cut for `sms` SMs, the lanes per group and the blocks.
+ * A launch for the layers from `first` on, tables[i] with the rows of layer i, as many as there is
+ * room for: at least one. Settles how rows are cut for `sms` SMs, the lanes per group and the
+ * blocks.
  */
-void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction direction,
+void oki_cuda_launch_fill(const struct oki_cuda_table *const *tables, enum oki_direction direction,
 			  const struct oki_layer_map *const *maps, uint32_t first,
 			  uint32_t map_count, uint32_t sms, struct oki_cuda_launch *ret_launch);
 CUresult oki_cuda_launch(struct oki_device *device, CUstream stream,
 			 struct oki_cuda_launch *launch);
 /*
- * Queue the kernel for layers, with a signal at each end of a stretch: ends[i] says whether one
- * ends after layer i. Every launch's last layer is such an end too. ends NULL: no signals. Room
- * for map_count signals. Inside a scope.
+ * Queue the kernel for layers, tables[i] with the rows of layer i, with a signal at each end of a
+ * stretch: ends[i] says whether one ends after layer i. Every launch's last layer is such an end
+ * too. ends NULL: no signals. Room for map_count signals. Inside a scope.
  */
 CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction direction,
-			      const struct oki_cuda_table *table,
+			      const struct oki_cuda_table *const *tables,
 			      const struct oki_layer_map *const *maps, const bool *ends,
 			      uint32_t map_count, struct oki_cuda_signal *ret_signals,
 			      uint32_t *ret_signal_count);
@@ -245,22 +250,28 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 uint64_t oki_cuda_plan_rows(const struct oki_cuda_plan *plan);
 /* Forget all plans; nothing queued uses them any more. */
 void oki_cuda_plans_forget(struct oki_stream *stream);
-/* The fastest way by prediction for these layers, of which `together` make a stretch, and from
- * then on for all others of the plan. BOTH only if the plan has runs of both kinds. */
-enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
-				       struct oki_cuda_plan *plan,
-				       const struct oki_layer_map *const *maps, uint32_t map_count,
-				       uint32_t together);
+/*
+ * Settle the way of plans that have none: the fastest one by prediction for all layers that follow
+ * such plans, plans[i] being that of layer i; `together` layers make a stretch. It holds for all
+ * other layers of these plans. BOTH only if some plan has runs of both kinds.
+ */
+void oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
+			  struct oki_cuda_plan *const *plans,
+			  const struct oki_layer_map *const *maps, uint32_t map_count,
+			  uint32_t together);
+/* NULL, which needs no memory: DMA. */
+enum oki_cuda_way oki_cuda_plan_way(const struct oki_cuda_plan *plan);
 /* Do these layers lie in one allocation? */
 bool oki_cuda_may_stack(const struct oki_device *device, const struct oki_layer_map *const *maps,
 			uint32_t map_count);
 /* Once for a plan, after a kernel of it: let the side stream follow all that was queued before the
  * plan was made. */
 CUresult oki_cuda_plan_fork(struct oki_stream *stream, struct oki_cuda_plan *plan);
-/* Rows for the kernel: all of them, or those that do not suit copy engines. */
-CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, bool all,
+/* Rows for the kernel: all of them, or where the way is BOTH those that do not suit copy engines.
+ * Up to `few` of them need no memory of the GPU's. */
+CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, uint32_t few,
 			     const struct oki_cuda_table **ret_table);
-/* The runs that suit copy engines, and how many rows they have. */
+/* The runs that go by copy engines beside the kernel, and how many rows they have. */
 uint32_t oki_cuda_plan_long(const struct oki_cuda_plan *plan, const struct oki_run **ret_runs,
 			    uint64_t *ret_rows);
 /* Does a block, up to these layers, lie in two pieces of an arena? The GPU may see those at
@@ -270,8 +281,7 @@ bool oki_cuda_plan_straddles(const struct oki_device *device, struct oki_cuda_pl
 
 /* Queue layers by the ways that suit them, as device.h says. Inside a scope. */
 int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
-		       const struct oki_layer_map *const *maps, CUevent const *events,
-		       uint32_t map_count, const struct oki_run *runs, uint32_t run_count,
+		       const struct oki_layer_copy *layers, uint32_t layer_count,
 		       struct okv_error *err);
 
 /* Room for tables, before the first copy needs it, and its end. */

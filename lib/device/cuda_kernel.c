@@ -147,11 +147,16 @@ static uint32_t lanes_for(uint64_t bytes)
 	return bytes < 2048 ? 16 : 32;
 }
 
+static uint64_t rows_of(const struct oki_gather *g, uint32_t column)
+{
+	return g->tables[g->columns[column].table].count;
+}
+
 static uint64_t count_units(const struct oki_gather *g)
 {
 	uint64_t units = 0;
 	for (uint32_t c = 0; c < g->column_count; c++)
-		units += (uint64_t)g->row_count * ((g->columns[c].bytes + g->piece - 1) / g->piece);
+		units += rows_of(g, c) * ((g->columns[c].bytes + g->piece - 1) / g->piece);
 	return units;
 }
 
@@ -171,7 +176,7 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 	struct oki_gather *g = &launch->gather;
 	uint64_t bytes = 0, longest = 0;
 	for (uint32_t c = 0; c < g->column_count; c++) {
-		bytes += (uint64_t)g->columns[c].bytes * g->row_count;
+		bytes += g->columns[c].bytes * rows_of(g, c);
 		if (g->columns[c].bytes > longest)
 			longest = g->columns[c].bytes;
 	}
@@ -217,15 +222,43 @@ static void set_early(struct oki_cuda_launch *launch)
 	g->early = (uint32_t)(launch->units > last ? launch->units - last : 0);
 }
 
-/* False: there is no room for this layer any more. */
-static bool add_columns(struct oki_gather *g, const struct oki_layer_map *map, bool joinable)
+/* Which of the launch's tables this is. OKI_GATHER_TABLES: there is no room for it any more. */
+static uint32_t add_table(struct oki_cuda_launch *launch, const struct oki_cuda_table *table)
 {
+	struct oki_gather *g = &launch->gather;
+	uint32_t at = 0, few = table->device ? 0 : table->count;
+	while (at < launch->table_count && launch->tables[at] != table)
+		at++;
+	if (at < launch->table_count || at == OKI_GATHER_TABLES)
+		return at;
+	if (few > OKI_GATHER_INLINE_ROWS - launch->few_count)
+		return OKI_GATHER_TABLES;
+	g->tables[at] = (struct oki_gather_table){
+		.rows = (const struct oki_gather_row *)(uintptr_t)table->device,
+		.first = launch->few_count,
+		.count = table->count,
+	};
+	if (few)
+		memcpy(g->few + launch->few_count, table->host, few * sizeof(g->few[0]));
+	launch->few_count += few;
+	launch->tables[launch->table_count++] = table;
+	return at;
+}
+
+/* False: there is no room for this layer any more. */
+static bool add_columns(struct oki_cuda_launch *launch, const struct oki_layer_map *map,
+			const struct oki_cuda_table *table)
+{
+	struct oki_gather *g = &launch->gather;
 	struct oki_layer_map joined;
-	if (joinable) {
+	if (table->joinable) {
 		oki_join_segments(map, &joined);
 		map = &joined;
 	}
 	if (g->column_count + map->segment_count > OKI_GATHER_COLUMNS)
+		return false;
+	uint32_t at = add_table(launch, table);
+	if (at == OKI_GATHER_TABLES)
 		return false;
 	for (uint32_t s = 0; s < map->segment_count; s++) {
 		const struct oki_segment_map *seg = &map->segments[s];
@@ -234,26 +267,23 @@ static bool add_columns(struct oki_gather *g, const struct oki_layer_map *map, b
 			.page_stride = map->page_stride,
 			.block_offset = seg->block_offset,
 			.bytes = (uint32_t)seg->bytes,
+			.table = (uint16_t)at,
 		};
 	}
 	return true;
 }
 
-void oki_cuda_launch_fill(const struct oki_cuda_table *table, enum oki_direction direction,
+void oki_cuda_launch_fill(const struct oki_cuda_table *const *tables, enum oki_direction direction,
 			  const struct oki_layer_map *const *maps, uint32_t first,
 			  uint32_t map_count, uint32_t sms, struct oki_cuda_launch *ret_launch)
 {
 	struct oki_gather *g = &ret_launch->gather;
-	g->row_count = table->count;
 	g->to_pages = direction == OKI_TO_PAGES;
 	g->counters = g->tickets = NULL;
-	g->rows = (const struct oki_gather_row *)(uintptr_t)table->device;
-	if (!table->device)
-		memcpy(g->few, table->host, table->count * sizeof(g->few[0]));
-	g->column_count = 0;
+	g->column_count = ret_launch->table_count = ret_launch->few_count = 0;
 	ret_launch->end = first;
 	while (ret_launch->end < map_count &&
-	       add_columns(g, maps[ret_launch->end], table->joinable)) {
+	       add_columns(ret_launch, maps[ret_launch->end], tables[ret_launch->end])) {
 		ret_launch->columns[ret_launch->end - first] = g->column_count;
 		ret_launch->end++;
 	}
@@ -306,7 +336,7 @@ static uint32_t set_signals(const struct oki_stream *stream, struct oki_cuda_lau
 		if (!ends[i] && i + 1 < launch->end)
 			continue;
 		uint32_t counter = OKI_CUDA_SIGNAL(stream->kernels) + count;
-		launch->gather.columns[launch->columns[i - first] - 1].signal = counter;
+		launch->gather.columns[launch->columns[i - first] - 1].signal = (uint16_t)counter;
 		ret_signals[count] = (struct oki_cuda_signal){
 			.end = i + 1,
 			.counter = counter,
@@ -360,7 +390,7 @@ static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *l
 }
 
 CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction direction,
-			      const struct oki_cuda_table *table,
+			      const struct oki_cuda_table *const *tables,
 			      const struct oki_layer_map *const *maps, const bool *ends,
 			      uint32_t map_count, struct oki_cuda_signal *ret_signals,
 			      uint32_t *ret_signal_count)
@@ -370,7 +400,7 @@ CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction dire
 	for (uint32_t first = 0; first < map_count; first = launch.end) {
 		struct oki_cuda_signal *signals = ends ? ret_signals + *ret_signal_count : NULL;
 		uint32_t count = 0;
-		oki_cuda_launch_fill(table, direction, maps, first, map_count, stream->device->sms,
+		oki_cuda_launch_fill(tables, direction, maps, first, map_count, stream->device->sms,
 				     &launch);
 		if (ends && stream->counters)
 			count = set_signals(stream, &launch, ends, first, signals);

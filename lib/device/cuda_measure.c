@@ -79,13 +79,14 @@ static void run_kernel(struct bench *b, uint64_t bytes, uint64_t fragment)
 		.segments = {{.bytes = fragment}},
 	};
 	const struct oki_layer_map *maps[] = {&map};
-	struct oki_cuda_table table = {
+	const struct oki_cuda_table table = {
 		.device = b->memory + BYTES,
 		.count = (uint32_t)(bytes / fragment),
 		.joinable = true,
 	};
+	const struct oki_cuda_table *tables[] = {&table};
 	struct oki_cuda_launch launch;
-	oki_cuda_launch_fill(&table, b->direction, maps, 0, 1, b->device->sms, &launch);
+	oki_cuda_launch_fill(tables, b->direction, maps, 0, 1, b->device->sms, &launch);
 	note(b, oki_cuda_launch(b->device, b->stream, &launch));
 }
 

@@ -44,7 +44,7 @@ struct oki_cuda_plan {
 	const struct oki_run *runs;
 	uint32_t run_count;
 	struct census all;
-	struct census rest;   /* of those that do not suit copy engines */
+	struct census rest;   /* of those that do not suit copy engines, if others do */
 	uint64_t block_pages; /* of the longest one; 0: nobody asked */
 	uint64_t sound_to;    /* so many bytes of any block lie in one piece of an arena */
 	uint64_t cut_from;    /* so many of some block do not */
@@ -54,9 +54,9 @@ struct oki_cuda_plan {
 	bool chosen; /* way is settled: later layers are of the same kinds */
 	enum oki_cuda_way way;
 	struct oki_cuda_table tables[2]; /* of the rest, of all */
-	uint32_t long_count;
-	/* Owned, NULL: not split. Those for copy engines come first; others from sorted[run_count]
-	 * on. */
+	uint32_t long_count;		 /* of the runs, those that suit copy engines */
+	/* Owned; NULL: they are of one kind. Those for copy engines come first; others from
+	 * sorted[run_count] on. */
 	struct oki_run *sorted;
 	struct oki_gather_row few[2][OKI_GATHER_INLINE_ROWS];
 };
@@ -92,13 +92,13 @@ static void count_runs(const struct oki_run *runs, uint32_t run_count, struct ce
 
 /* Few rows go into each launch; more of them to the GPU's memory, once. */
 static CUresult table_build(struct oki_stream *stream, const struct oki_run *runs,
-			    uint32_t run_count, const struct census *census,
+			    uint32_t run_count, const struct census *census, uint32_t few_count,
 			    struct oki_gather_row *few, struct oki_cuda_table *ret_table)
 {
 	uint64_t rows = census->rows;
 	struct oki_cuda_table table = {
 		.host = few, .count = (uint32_t)rows, .joinable = census->joinable};
-	if (rows <= OKI_GATHER_INLINE_ROWS) {
+	if (rows <= few_count) {
 		oki_cuda_table_fill(stream->device, runs, run_count, rows, few);
 		*ret_table = table;
 		return CUDA_SUCCESS;
@@ -130,8 +130,11 @@ void oki_cuda_plans_forget(struct oki_stream *stream)
 		free(plan);
 	}
 	oki_cuda_chunks_empty(stream);
-	atomic_fetch_sub_explicit(&stream->device->copying, stream->copying, memory_order_relaxed);
-	stream->copying = 0;
+	for (int d = 0; d < 2; d++) {
+		atomic_fetch_sub_explicit(&stream->device->copying[d], stream->copying[d],
+					  memory_order_relaxed);
+		stream->copying[d] = 0;
+	}
 	stream->stretches = 0;
 	stream->pending.count = 0;
 }
@@ -150,6 +153,7 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 	plan->runs = runs;
 	plan->run_count = run_count;
 	plan->cut_from = UINT64_MAX;
+	plan->rest.joinable = true;
 	count_runs(runs, run_count, &plan->all);
 	/* Another part of the operation, or another one: what was queued before may be of the same
 	 * layers, so the next kernel follows all of that. */
@@ -284,13 +288,14 @@ static uint32_t add_up(struct oki_stream *stream, const struct oki_cuda_rates *r
 
 /*
  * Runs that suit copy engines to the front of a copy, others to its second half, by the first layer
- * of the group. Without memory, or with runs of one sort, there is nothing to share.
+ * of the group. Without memory the kernel takes them all.
  */
 static void split(struct oki_stream *stream, const struct oki_cuda_rates *rates,
 		  struct oki_cuda_plan *plan, const struct oki_layer_map *map)
 {
 	uint32_t long_count = 0, others = 0;
 	struct oki_run *sorted = malloc(2ull * plan->run_count * sizeof(*sorted));
+	plan->long_count = 0;
 	if (!sorted)
 		return;
 	struct pricer p;
@@ -300,10 +305,6 @@ static void split(struct oki_stream *stream, const struct oki_cuda_rates *rates,
 			sorted[long_count++] = plan->runs[i];
 		else
 			sorted[plan->run_count + others++] = plan->runs[i];
-	}
-	if (!long_count || !others) {
-		free(sorted);
-		return;
 	}
 	plan->sorted = sorted;
 	plan->long_count = long_count;
@@ -323,6 +324,8 @@ static const struct oki_cuda_load *load_of(struct oki_stream *stream,
 	if (plan->shape_count == SHAPES_MAX)
 		return &plan->shapes[SHAPES_MAX - 1].load;
 	uint32_t long_count = add_up(stream, rates, plan, map, &shape.load);
+	if (plan->shape_count == 0)
+		plan->long_count = long_count;
 	if (plan->shape_count == 0 && long_count && long_count < plan->run_count)
 		split(stream, rates, plan, map);
 	plan->shapes[plan->shape_count] = shape;
@@ -356,69 +359,116 @@ static double stack_ns(struct oki_stream *stream, const struct oki_cuda_rates *r
 	return sum;
 }
 
-static enum oki_cuda_way fastest(struct oki_stream *stream, const struct oki_cuda_rates *rates,
-				 struct oki_cuda_plan *plan,
+/* May layers of this plan go by other ways than copy engines? */
+static bool has_choice(const struct oki_stream *stream, const struct oki_cuda_plan *plan)
+{
+	return plan->all.rows > 0 && plan->all.rows <= OKI_CUDA_ROWS_MAX &&
+	       stream->device->path != OKV_COPY_DMA;
+}
+
+/* Does layer i follow the first plan, as do all before it? */
+static bool of_one_plan(struct oki_cuda_plan *const *plans, uint32_t count)
+{
+	uint32_t i = 1;
+	while (i < count && plans[i] == plans[0])
+		i++;
+	return i == count;
+}
+
+static enum oki_cuda_way fastest(struct oki_stream *stream, enum oki_direction direction,
+				 struct oki_cuda_plan *const *plans,
 				 const struct oki_layer_map *const *maps, uint32_t map_count,
 				 uint32_t together)
 {
+	const struct oki_cuda_rates *rates = &stream->device->rates[direction];
 	struct oki_cuda_load sum = {0};
+	bool some_long = false, some_short = false;
 	for (uint32_t i = 0; i < map_count; i++) {
-		const struct oki_cuda_load *load = load_of(stream, rates, plan, maps[i]);
+		if (!plans[i] || plans[i]->chosen)
+			continue;
+		const struct oki_cuda_load *load = load_of(stream, rates, plans[i], maps[i]);
 		sum.bytes += load->bytes;
 		sum.dma_ns += load->dma_ns;
 		sum.kernel_ns += load->kernel_ns;
 		sum.long_dma_ns += load->long_dma_ns;
 		sum.short_kernel_ns += load->short_kernel_ns;
+		some_long |= plans[i]->long_count > 0;
+		some_short |= plans[i]->long_count < plans[i]->run_count;
 	}
-	if (oki_cuda_may_stack(stream->device, maps, together)) {
-		double ns = stack_ns(stream, rates, plan, maps, together) * map_count / together;
+	/* Both need runs of both kinds, and a side stream that can wait for the kernel's layers. */
+	sum.shared = some_long && some_short && stream->counters;
+	if (of_one_plan(plans, map_count) && oki_cuda_may_stack(stream->device, maps, together)) {
+		double ns =
+			stack_ns(stream, rates, plans[0], maps, together) * map_count / together;
 		if (ns < sum.dma_ns)
 			sum.dma_ns = ns;
 	}
-	uint64_t copying = atomic_load_explicit(&stream->device->copying, memory_order_relaxed);
-	sum.ahead = copying > stream->copying ? copying - stream->copying : 0;
+	uint64_t copying =
+		atomic_load_explicit(&stream->device->copying[direction], memory_order_relaxed);
+	uint64_t own = stream->copying[direction];
+	sum.ahead = copying > own ? copying - own : 0;
 	sum.follows = stream->stretches > 0;
 	sum.last = stream->way;
-	/* Both need runs of both kinds, and a side stream that can wait for the kernel's layers. */
-	sum.shared = plan->sorted && stream->counters;
 	return oki_cuda_choose(rates, &sum);
 }
 
-enum oki_cuda_way oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
-				       struct oki_cuda_plan *plan,
-				       const struct oki_layer_map *const *maps, uint32_t map_count,
-				       uint32_t together)
+void oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
+			  struct oki_cuda_plan *const *plans,
+			  const struct oki_layer_map *const *maps, uint32_t map_count,
+			  uint32_t together)
 {
-	if (!plan || plan->all.rows == 0 || plan->all.rows > OKI_CUDA_ROWS_MAX ||
-	    stream->device->path == OKV_COPY_DMA)
-		return OKI_CUDA_WAY_DMA;
-	if (stream->device->path == OKV_COPY_KERNEL)
-		return OKI_CUDA_WAY_KERNEL;
-	if (!plan->chosen)
-		plan->way = fastest(stream, &stream->device->rates[direction], plan, maps,
-				    map_count, together);
-	plan->chosen = true;
-	return plan->way;
+	enum oki_cuda_way way = OKI_CUDA_WAY_KERNEL;
+	bool open = false;
+	for (uint32_t i = 0; i < map_count; i++) {
+		if (!plans[i] || plans[i]->chosen)
+			continue;
+		plans[i]->way = OKI_CUDA_WAY_DMA;
+		plans[i]->chosen = !has_choice(stream, plans[i]);
+		open |= !plans[i]->chosen;
+	}
+	if (open && stream->device->path != OKV_COPY_KERNEL)
+		way = fastest(stream, direction, plans, maps, map_count, together);
+	for (uint32_t i = 0; i < map_count; i++) {
+		if (!plans[i] || plans[i]->chosen)
+			continue;
+		plans[i]->way = way;
+		plans[i]->chosen = true;
+	}
 }
 
-CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, bool all,
+enum oki_cuda_way oki_cuda_plan_way(const struct oki_cuda_plan *plan)
+{
+	return plan ? plan->way : OKI_CUDA_WAY_DMA;
+}
+
+/* Do copy engines take some of its runs beside the kernel? */
+static bool is_shared(const struct oki_cuda_plan *plan)
+{
+	return plan->way == OKI_CUDA_WAY_BOTH && plan->long_count;
+}
+
+CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, uint32_t few,
 			     const struct oki_cuda_table **ret_table)
 {
+	bool all = !is_shared(plan);
 	struct oki_cuda_table *table = &plan->tables[all];
 	*ret_table = table;
 	if (table->host)
 		return CUDA_SUCCESS;
 	if (all)
-		return table_build(stream, plan->runs, plan->run_count, &plan->all, plan->few[1],
-				   table);
-	return table_build(stream, plan->sorted + plan->run_count,
-			   plan->run_count - plan->long_count, &plan->rest, plan->few[0], table);
+		return table_build(stream, plan->runs, plan->run_count, &plan->all, few,
+				   plan->few[1], table);
+	const struct oki_run *rest = plan->sorted ? plan->sorted + plan->run_count : NULL;
+	return table_build(stream, rest, plan->run_count - plan->long_count, &plan->rest, few,
+			   plan->few[0], table);
 }
 
 uint32_t oki_cuda_plan_long(const struct oki_cuda_plan *plan, const struct oki_run **ret_runs,
 			    uint64_t *ret_rows)
 {
-	*ret_runs = plan->sorted;
+	if (!is_shared(plan))
+		return 0;
+	*ret_runs = plan->sorted ? plan->sorted : plan->runs;
 	*ret_rows = plan->all.rows - plan->rest.rows;
 	return plan->long_count;
 }

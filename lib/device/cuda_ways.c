@@ -11,15 +11,26 @@
  */
 #define STRETCH_BYTES (1u << 20)
 
+/* What layers of one group share. */
+struct group {
+	const struct oki_run *runs;
+	uint32_t run_count;
+	uint64_t rows;
+	struct oki_cuda_plan *plan; /* NULL: copy engines alone, or no memory */
+};
+
 struct job {
 	struct oki_stream *stream;
 	enum oki_direction direction;
-	const struct oki_layer_map *const *maps;
-	CUevent const *events; /* of each layer, NULL entries; or NULL */
-	uint64_t rows;
-	const struct oki_run *runs;
-	uint32_t run_count;
+	const struct oki_layer_copy *layers;
+	uint32_t layer_count;
 	struct okv_error *err;
+	struct group groups[OKV_MAX_GROUPS];
+	uint32_t group_count;
+	/* By layer: */
+	uint8_t group[OKI_JOIN_MAX];
+	const struct oki_layer_map *maps[OKI_JOIN_MAX];
+	struct oki_cuda_plan *plans[OKI_JOIN_MAX];
 };
 
 static int refused(const struct job *j, CUresult result)
@@ -28,14 +39,20 @@ static int refused(const struct job *j, CUresult result)
 			     "the GPU did not accept a copy");
 }
 
+static uint64_t layer_bytes(const struct job *j, uint32_t layer)
+{
+	return j->groups[j->group[layer]].rows * oki_layer_row_bytes(j->maps[layer]);
+}
+
 /* The end of the stretch that begins with layer `first`, the one after `done` others. */
-static uint32_t stretch_end(const struct job *j, uint32_t first, uint32_t map_count, uint32_t done)
+static uint32_t stretch_end(const struct job *j, uint32_t first, uint32_t layer_count,
+			    uint32_t done)
 {
 	uint64_t most = STRETCH_BYTES >> (done < 2 ? 2 - done : 0);
-	uint64_t bytes = j->rows * oki_layer_row_bytes(j->maps[first]);
+	uint64_t bytes = layer_bytes(j, first);
 	uint32_t end = first + 1;
-	while (end < map_count) {
-		bytes += j->rows * oki_layer_row_bytes(j->maps[end]);
+	while (end < layer_count) {
+		bytes += layer_bytes(j, end);
 		if (bytes > most)
 			break;
 		end++;
@@ -43,11 +60,20 @@ static uint32_t stretch_end(const struct job *j, uint32_t first, uint32_t map_co
 	return end;
 }
 
+/* The layers from `first` on that are of one group. */
+static uint32_t group_end(const struct job *j, uint32_t first, uint32_t layer_count)
+{
+	uint32_t end = first + 1;
+	while (end < layer_count && j->group[end] == j->group[first])
+		end++;
+	return end;
+}
+
 /* Layers first to end, end excluded. */
 static bool has_events(const struct job *j, uint32_t first, uint32_t end)
 {
-	for (uint32_t i = first; i < end && j->events; i++)
-		if (j->events[i])
+	for (uint32_t i = first; i < end; i++)
+		if (j->layers[i].event)
 			return true;
 	return false;
 }
@@ -55,50 +81,71 @@ static bool has_events(const struct job *j, uint32_t first, uint32_t end)
 static CUresult record(const struct job *j, CUstream queue, uint32_t first, uint32_t end)
 {
 	CUresult result = CUDA_SUCCESS;
-	for (uint32_t i = first; i < end && j->events && result == CUDA_SUCCESS; i++)
-		if (j->events[i])
-			result = j->stream->device->api->event_record(j->events[i], queue);
+	for (uint32_t i = first; i < end && result == CUDA_SUCCESS; i++)
+		if (j->layers[i].event)
+			result = j->stream->device->api->event_record(j->layers[i].event, queue);
 	return result;
 }
 
-/* All runs of the job, or those for copy engines beside the kernel. */
+/* ---- copy engines ---- */
+
+/* All runs of a group, or those for copy engines beside the kernel. */
 struct share {
 	const struct oki_run *runs;
 	uint32_t run_count;
 	uint64_t rows;
 };
 
-/* The first layers up to `end`. */
-static int copy_engines(const struct job *j, CUstream queue, uint32_t end,
+/* Layers of one group. */
+static int copy_engines(const struct job *j, CUstream queue, uint32_t first, uint32_t end,
 			const struct share *share)
 {
 	struct oki_device *device = j->stream->device;
+	const struct oki_layer_map *const *maps = j->maps + first;
 	uint64_t bytes = 0;
-	for (uint32_t i = 0; i < end; i++)
+	for (uint32_t i = first; i < end; i++)
 		bytes += share->rows * oki_layer_row_bytes(j->maps[i]);
-	j->stream->copying += bytes;
-	atomic_fetch_add_explicit(&device->copying, bytes, memory_order_relaxed);
-	return oki_cuda_copy(device->api, &device->rates[j->direction], queue, j->direction,
-			     j->maps, end, oki_cuda_may_stack(device, j->maps, end), share->runs,
-			     share->run_count, j->err);
+	j->stream->copying[j->direction] += bytes;
+	atomic_fetch_add_explicit(&device->copying[j->direction], bytes, memory_order_relaxed);
+	return oki_cuda_copy(device->api, &device->rates[j->direction], queue, j->direction, maps,
+			     end - first, oki_cuda_may_stack(device, maps, end - first),
+			     share->runs, share->run_count, j->err);
 }
 
-/* One stretch, so that the caller hears of its layers before the next one is submitted. */
-static int by_engines(const struct job *j, uint32_t map_count)
+/* One stretch of one group, so that the caller hears of its layers before the next one is
+ * submitted. */
+static int by_engines(const struct job *j, uint32_t layer_count)
 {
 	/* Nobody waits for a part of a copy without events: the more layers the fewer operations.
 	 */
-	uint32_t end = map_count;
-	if (has_events(j, 0, map_count))
-		end = stretch_end(j, 0, map_count, j->stream->stretches);
+	uint32_t end = group_end(j, 0, layer_count);
+	if (has_events(j, 0, end))
+		end = stretch_end(j, 0, end, j->stream->stretches);
 	j->stream->stretches++;
-	const struct share all = {j->runs, j->run_count, j->rows};
-	int rc = copy_engines(j, j->stream->stream, end, &all);
+	const struct group *group = &j->groups[j->group[0]];
+	const struct share all = {group->runs, group->run_count, group->rows};
+	int rc = copy_engines(j, j->stream->stream, 0, end, &all);
 	if (rc < 0)
 		return rc;
 	CUresult result = record(j, j->stream->stream, 0, end);
 	return result == CUDA_SUCCESS ? (int)end : refused(j, result);
 }
+
+/* What engines take of layers that the kernel copies as well. */
+static int copy_beside(const struct job *j, uint32_t layer_count)
+{
+	int rc = 0;
+	for (uint32_t first = 0, end; first < layer_count && rc >= 0; first = end) {
+		struct share share;
+		end = group_end(j, first, layer_count);
+		share.run_count = oki_cuda_plan_long(j->plans[first], &share.runs, &share.rows);
+		if (share.run_count)
+			rc = copy_engines(j, j->stream->side, first, end, &share);
+	}
+	return rc;
+}
+
+/* ---- the kernel ---- */
 
 /* G8: the side stream goes on once the kernel has copied the signal's layers. */
 static CUresult follow(const struct job *j, const struct oki_cuda_signal *signal, uint32_t layers)
@@ -119,13 +166,41 @@ static CUresult join_side(struct oki_stream *stream)
 				      : result;
 }
 
-/* Ends of stretches, if somebody waits for one. */
-static const bool *set_ends(const struct job *j, uint32_t map_count, bool ends[OKI_JOIN_MAX])
+static uint32_t next_layers(const struct oki_cuda_pending *pending)
 {
-	if (!has_events(j, 0, map_count))
+	return pending->signals[pending->next].end - pending->layers;
+}
+
+/* Let the events of the next signal's layers follow it. Returns these layers. */
+static int follow_next(const struct job *j)
+{
+	struct oki_stream *stream = j->stream;
+	struct oki_cuda_pending *p = &stream->pending;
+	const struct oki_cuda_signal *signal = &p->signals[p->next];
+	uint32_t layers = next_layers(p);
+	bool beside = stream->way == OKI_CUDA_WAY_BOTH;
+	CUresult result = CUDA_SUCCESS;
+	int rc = beside ? copy_beside(j, layers) : 0;
+	if (rc < 0)
+		return rc;
+	if (has_events(j, 0, layers))
+		result = follow(j, signal, layers);
+	p->layers = signal->end;
+	if (result == CUDA_SUCCESS && ++p->next == p->count) {
+		p->count = 0;
+		if (beside || p->events)
+			result = join_side(stream);
+	}
+	return result == CUDA_SUCCESS ? (int)layers : refused(j, result);
+}
+
+/* Ends of stretches, if somebody waits for one. */
+static const bool *set_ends(const struct job *j, uint32_t layer_count, bool ends[OKI_JOIN_MAX])
+{
+	if (!has_events(j, 0, layer_count))
 		return NULL;
-	for (uint32_t first = 0; first < map_count;) {
-		uint32_t end = stretch_end(j, first, map_count, j->stream->stretches++);
+	for (uint32_t first = 0; first < layer_count;) {
+		uint32_t end = stretch_end(j, first, layer_count, j->stream->stretches++);
 		for (uint32_t i = first; i < end; i++)
 			ends[i] = i + 1 == end;
 		first = end;
@@ -134,39 +209,15 @@ static const bool *set_ends(const struct job *j, uint32_t map_count, bool ends[O
 }
 
 /* Without counters the event of a layer can only follow a kernel: one for each stretch then. */
-static int by_kernel_alone(const struct job *j, const struct oki_cuda_table *table,
-			   uint32_t map_count)
+static int by_kernel_alone(const struct job *j, const struct oki_cuda_table *const *tables,
+			   uint32_t layer_count)
 {
-	uint32_t end = stretch_end(j, 0, map_count, j->stream->stretches++), none;
-	CUresult result = oki_cuda_kernel_copy(j->stream, j->direction, table, j->maps, NULL, end,
+	uint32_t end = stretch_end(j, 0, layer_count, j->stream->stretches++), none;
+	CUresult result = oki_cuda_kernel_copy(j->stream, j->direction, tables, j->maps, NULL, end,
 					       NULL, &none);
 	if (result == CUDA_SUCCESS)
 		result = record(j, j->stream->stream, 0, end);
 	return result == CUDA_SUCCESS ? (int)end : refused(j, result);
-}
-
-/* Let the events of the next signal's layers follow it. Returns these layers. */
-static int follow_next(const struct job *j, const struct share *beside)
-{
-	struct oki_stream *stream = j->stream;
-	struct oki_cuda_pending *p = &stream->pending;
-	const struct oki_cuda_signal *signal = &p->signals[p->next];
-	uint32_t layers = signal->end - p->layers;
-	CUresult result = CUDA_SUCCESS;
-	if (beside->run_count) {
-		int rc = copy_engines(j, stream->side, layers, beside);
-		if (rc < 0)
-			return rc;
-	}
-	if (has_events(j, 0, layers))
-		result = follow(j, signal, layers);
-	p->layers = signal->end;
-	if (result == CUDA_SUCCESS && ++p->next == p->count) {
-		p->count = 0;
-		if (beside->run_count || p->events)
-			result = join_side(stream);
-	}
-	return result == CUDA_SUCCESS ? (int)layers : refused(j, result);
 }
 
 /*
@@ -174,16 +225,16 @@ static int follow_next(const struct job *j, const struct share *beside)
  * stretch on its own. Runs that suit copy engines, if any, are copied by those in the side stream,
  * stretch after stretch like the kernel.
  */
-static CUresult launch_all(const struct job *j, const struct oki_cuda_table *table,
-			   uint32_t map_count)
+static CUresult launch_all(const struct job *j, const struct oki_cuda_table *const *tables,
+			   uint32_t layer_count)
 {
 	struct oki_stream *stream = j->stream;
 	struct oki_cuda_pending *p = &stream->pending;
 	bool ends[OKI_JOIN_MAX];
-	const bool *some = set_ends(j, map_count, ends);
+	const bool *some = set_ends(j, layer_count, ends);
 	stream->stretches++;
-	CUresult result = oki_cuda_kernel_copy(stream, j->direction, table, j->maps, some,
-					       map_count, p->signals, &p->count);
+	CUresult result = oki_cuda_kernel_copy(stream, j->direction, tables, j->maps, some,
+					       layer_count, p->signals, &p->count);
 	if (result != CUDA_SUCCESS) {
 		p->count = 0;
 		return result;
@@ -191,64 +242,116 @@ static CUresult launch_all(const struct job *j, const struct oki_cuda_table *tab
 	p->events = some;
 	p->next = p->layers = 0;
 	if (!some)
-		p->signals[p->count++] = (struct oki_cuda_signal){.end = map_count};
-	return CUDA_SUCCESS;
+		p->signals[p->count++] = (struct oki_cuda_signal){.end = layer_count};
+	for (uint32_t i = 0; i < layer_count && result == CUDA_SUCCESS; i++)
+		if (stream->way == OKI_CUDA_WAY_BOTH)
+			result = oki_cuda_plan_fork(stream, j->plans[i]);
+	return result;
 }
 
-static int by_way(const struct job *j, struct oki_cuda_plan *plan, uint32_t map_count)
+/* Of each layer. */
+static CUresult find_tables(const struct job *j, uint32_t layer_count,
+			    const struct oki_cuda_table **ret_tables)
 {
-	const struct oki_cuda_table *table;
-	struct share beside = {0};
-	if (j->stream->way == OKI_CUDA_WAY_DMA)
-		return by_engines(j, map_count);
-	bool all = j->stream->way == OKI_CUDA_WAY_KERNEL;
-	CUresult result = oki_cuda_plan_table(j->stream, plan, all, &table);
+	CUresult result = CUDA_SUCCESS;
+	for (uint32_t i = 0; i < layer_count && result == CUDA_SUCCESS; i++)
+		result = oki_cuda_plan_table(j->stream, j->plans[i],
+					     OKI_GATHER_INLINE_ROWS / j->group_count,
+					     &ret_tables[i]);
+	return result;
+}
+
+static int by_kernel(const struct job *j, uint32_t layer_count)
+{
+	const struct oki_cuda_table *tables[OKI_JOIN_MAX];
+	CUresult result = find_tables(j, layer_count, tables);
 	/* No room for a table: copy engines need none. */
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
 		j->stream->way = OKI_CUDA_WAY_DMA;
-		return by_engines(j, map_count);
+		return by_engines(j, layer_count);
 	}
-	if (result != CUDA_SUCCESS)
-		return refused(j, result);
-	if (!j->stream->counters)
-		return by_kernel_alone(j, table, map_count);
-	if (!j->stream->pending.count)
-		result = launch_all(j, table, map_count);
-	if (result == CUDA_SUCCESS && !all)
-		result = oki_cuda_plan_fork(j->stream, plan);
-	if (result != CUDA_SUCCESS)
-		return refused(j, result);
-	if (!all)
-		beside.run_count = oki_cuda_plan_long(plan, &beside.runs, &beside.rows);
-	return follow_next(j, &beside);
+	if (result == CUDA_SUCCESS && !j->stream->counters)
+		return by_kernel_alone(j, tables, layer_count);
+	if (result == CUDA_SUCCESS)
+		result = launch_all(j, tables, layer_count);
+	return result == CUDA_SUCCESS ? follow_next(j) : refused(j, result);
+}
+
+/* ---- both ---- */
+
+static struct group *find_group(struct job *j, const struct oki_layer_copy *layer)
+{
+	uint32_t i = 0;
+	while (i < j->group_count &&
+	       (j->groups[i].runs != layer->runs || j->groups[i].run_count != layer->run_count))
+		i++;
+	struct group *group = &j->groups[i];
+	if (i < j->group_count)
+		return group;
+	j->group_count++;
+	*group = (struct group){.runs = layer->runs, .run_count = layer->run_count};
+	if (j->stream->device->path != OKV_COPY_DMA)
+		group->plan = oki_cuda_plan_get(j->stream, layer->runs, layer->run_count);
+	/* Counted once: what later layers cost does not depend on the number of blocks. */
+	group->rows = group->plan ? oki_cuda_plan_rows(group->plan)
+				  : oki_cuda_table_rows(layer->runs, layer->run_count);
+	return group;
+}
+
+static void sort_by_group(struct job *j)
+{
+	for (uint32_t i = 0; i < j->layer_count; i++) {
+		struct group *group = find_group(j, &j->layers[i]);
+		j->group[i] = (uint8_t)(group - j->groups);
+		j->maps[i] = j->layers[i].map;
+		j->plans[i] = group->plan;
+	}
+}
+
+static bool straddles(const struct job *j, uint32_t group)
+{
+	const struct oki_layer_map *maps[OKI_JOIN_MAX];
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < j->layer_count; i++)
+		if (j->group[i] == group)
+			maps[count++] = j->maps[i];
+	return oki_cuda_plan_straddles(j->stream->device, j->groups[group].plan, maps, count);
+}
+
+/* Choose the way of the first layer. Returns how many layers have the same. */
+static uint32_t choose(const struct job *j)
+{
+	enum oki_cuda_way ways[OKV_MAX_GROUPS];
+	uint32_t together = j->layer_count, end = 1;
+	/* The first stretches are no measure of all. */
+	if (has_events(j, 0, j->layer_count))
+		together = stretch_end(j, 0, j->layer_count, 2);
+	oki_cuda_plan_choose(j->stream, j->direction, j->plans, j->maps, j->layer_count, together);
+	for (uint32_t g = 0; g < j->group_count; g++) {
+		ways[g] = oki_cuda_plan_way(j->groups[g].plan);
+		if (ways[g] != OKI_CUDA_WAY_DMA && straddles(j, g))
+			ways[g] = OKI_CUDA_WAY_DMA;
+	}
+	j->stream->way = ways[j->group[0]];
+	while (end < j->layer_count && ways[j->group[end]] == j->stream->way)
+		end++;
+	return end;
 }
 
 int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
-		       const struct oki_layer_map *const *maps, CUevent const *events,
-		       uint32_t map_count, const struct oki_run *runs, uint32_t run_count,
+		       const struct oki_layer_copy *layers, uint32_t layer_count,
 		       struct okv_error *err)
 {
 	struct job j = {
 		.stream = stream,
 		.direction = direction,
-		.maps = maps,
-		.events = events,
-		.runs = runs,
-		.run_count = run_count,
+		.layers = layers,
+		.layer_count = stream->pending.count ? next_layers(&stream->pending) : layer_count,
 		.err = err,
 	};
-	struct oki_cuda_plan *plan = NULL;
-	uint32_t together = map_count;
-	if (stream->device->path != OKV_COPY_DMA)
-		plan = oki_cuda_plan_get(stream, runs, run_count);
-	/* Counted once: what later layers cost does not depend on the number of blocks. */
-	j.rows = plan ? oki_cuda_plan_rows(plan) : oki_cuda_table_rows(runs, run_count);
-	/* The first stretches are no measure of all. */
-	if (has_events(&j, 0, map_count))
-		together = stretch_end(&j, 0, map_count, 2);
-	stream->way = oki_cuda_plan_choose(stream, direction, plan, maps, map_count, together);
-	if (!stream->pending.count && stream->way != OKI_CUDA_WAY_DMA &&
-	    oki_cuda_plan_straddles(stream->device, plan, maps, map_count))
-		stream->way = OKI_CUDA_WAY_DMA;
-	return by_way(&j, plan, map_count);
+	sort_by_group(&j);
+	if (stream->pending.count)
+		return follow_next(&j);
+	uint32_t same = choose(&j);
+	return stream->way == OKI_CUDA_WAY_DMA ? by_engines(&j, same) : by_kernel(&j, same);
 }

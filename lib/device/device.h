@@ -49,6 +49,15 @@ struct oki_run {
 	uint32_t inner_step;
 };
 
+/* One layer to copy. Layers of one group share their runs. */
+struct oki_layer_copy {
+	const struct oki_layer_map *map;
+	const struct oki_run *runs;
+	uint32_t run_count;
+	/* Recorded when the layer's last byte is there, and never before; or NULL. */
+	struct CUevent_st *event;
+};
+
 struct oki_device_config {
 	int32_t index;		   /* CUDA ordinal */
 	uint32_t threads;	   /* host device; 0: one per CPU, at most 8 */
@@ -107,17 +116,15 @@ struct oki_device_ops {
 	int (*fence)(struct oki_stream *stream, struct CUstream_st *const *ready, uint32_t count,
 		     struct okv_error *err);
 	/*
-	 * Queue the same runs of layers that follow each other in consumption order, at most
+	 * Queue layers that follow each other in consumption order, of any groups, at most
 	 * OKI_JOIN_MAX: the first ones, as many as the device takes at once. Returns how many
-	 * those are, at least one; the rest is for the next call, at once. events[i], unless NULL,
-	 * is recorded when layer i's last byte is there, and never before; events may be NULL.
-	 * Borrows each map and the runs until a mark recorded later is complete, the arrays for
-	 * the call only. Until the stream is recycled the same runs pointer and count stand for
-	 * the same runs, and after a refusal nothing more is copied.
+	 * those are, at least one; the rest is for the next call, at once. Borrows maps and runs
+	 * until a mark recorded later is complete, the array for the call only. Until the stream
+	 * is recycled the same runs pointer and count stand for the same runs, and after a refusal
+	 * nothing more is copied.
 	 */
 	int (*copy)(struct oki_stream *stream, enum oki_direction direction,
-		    const struct oki_layer_map *const *maps, struct CUevent_st *const *events,
-		    uint32_t map_count, const struct oki_run *runs, uint32_t run_count,
+		    const struct oki_layer_copy *layers, uint32_t layer_count,
 		    struct okv_error *err);
 	int (*record_event)(struct oki_stream *stream, struct CUevent_st *event,
 			    struct okv_error *err);

@@ -178,17 +178,16 @@ static struct oki_host_step *step_get(struct oki_device *device)
 
 /* One layer at a time: a mark for each follows. */
 static int host_copy(struct oki_stream *stream, enum oki_direction direction,
-		     const struct oki_layer_map *const *maps, struct CUevent_st *const *events,
-		     uint32_t map_count, const struct oki_run *runs, uint32_t run_count,
+		     const struct oki_layer_copy *layers, uint32_t layer_count,
 		     struct okv_error *err)
 {
-	(void)events, (void)map_count;
-	const struct oki_layer_map *map = maps[0];
+	(void)layer_count;
+	const struct oki_layer_map *map = layers->map;
 	struct oki_device *device = stream->device;
 	struct oki_host_work work = {
 		.direction = direction,
-		.run_count = run_count,
-		.runs = runs,
+		.run_count = layers->run_count,
+		.runs = layers->runs,
 		.map = map,
 		.row_bytes = oki_layer_row_bytes(map),
 	};

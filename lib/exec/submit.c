@@ -103,12 +103,10 @@ static bool is_done(const struct oki_worker *w, const struct oki_submission *par
 /* Layers for one copy call, from part->place on; those without blocks between them cost nothing
  * and go along. */
 struct stretch {
-	uint32_t group;
-	uint32_t map_count;
-	uint32_t places[OKI_JOIN_MAX + 1]; /* of each map, and where the next stretch begins */
+	uint32_t count;
+	uint32_t places[OKI_JOIN_MAX + 1]; /* of each layer, and where the next stretch begins */
 	uint64_t bytes[OKI_JOIN_MAX];
-	const struct oki_layer_map *maps[OKI_JOIN_MAX];
-	struct CUevent_st *events[OKI_JOIN_MAX];
+	struct oki_layer_copy layers[OKI_JOIN_MAX];
 };
 
 static void next_stretch(const struct oki_worker *w, const struct oki_transfer *t,
@@ -119,24 +117,27 @@ static void next_stretch(const struct oki_worker *w, const struct oki_transfer *
 	uint64_t left = t->pieces.marks[0] ? OKI_PIECE_BYTES - t->pieces.bytes : UINT64_MAX;
 	struct stretch *st = ret_stretch;
 	uint32_t end;
-	st->group = st->map_count = 0;
+	st->count = 0;
 	for (end = part->place; end < schema->layer_count; end++) {
-		uint32_t layer = schema->by_order[end], i = st->map_count;
-		uint32_t group = schema->layers[layer].group;
-		if (!part->runs[group].count)
+		uint32_t layer = schema->by_order[end], i = st->count;
+		const struct oki_runs *runs = &part->runs[schema->layers[layer].group];
+		if (!runs->count)
 			continue;
 		uint64_t bytes = layer_bytes(w, part, layer);
-		if (i > 0 && (group != st->group || i == OKI_JOIN_MAX || bytes > left))
+		if (i > 0 && (i == OKI_JOIN_MAX || bytes > left))
 			break;
 		left -= bytes < left ? bytes : left;
-		st->group = group;
 		st->places[i] = end;
 		st->bytes[i] = bytes;
-		st->maps[i] = &w->config.geometry->maps[layer];
-		st->events[i] = t->events && is_done(w, part, layer) ? t->events[layer] : NULL;
-		st->map_count++;
+		st->layers[i] = (struct oki_layer_copy){
+			.map = &w->config.geometry->maps[layer],
+			.runs = runs->runs,
+			.run_count = runs->count,
+			.event = t->events && is_done(w, part, layer) ? t->events[layer] : NULL,
+		};
+		st->count++;
 	}
-	st->places[st->map_count] = end;
+	st->places[st->count] = end;
 }
 
 /* Copy the first layers of what is left, as many as the device takes at once. */
@@ -146,9 +147,8 @@ static int copy_some(struct oki_worker *w, struct oki_transfer *t, struct okv_er
 	struct oki_submission *part = &t->part;
 	struct stretch st;
 	next_stretch(w, t, &st);
-	const struct oki_runs *runs = &part->runs[st.group];
 	/* Layers without bytes wait for nobody: their events stand before these copies. */
-	for (uint32_t at = part->place; at < st.places[st.map_count]; at++) {
+	for (uint32_t at = part->place; at < st.places[st.count]; at++) {
 		uint32_t layer = schema->by_order[at];
 		if (part->runs[schema->layers[layer].group].count || !is_done(w, part, layer))
 			continue;
@@ -157,9 +157,8 @@ static int copy_some(struct oki_worker *w, struct oki_transfer *t, struct okv_er
 			return rc;
 	}
 	int taken = 0;
-	if (st.map_count)
-		taken = w->ops->copy(t->stream, t->direction, st.maps, st.events, st.map_count,
-				     runs->runs, runs->count, err);
+	if (st.count)
+		taken = w->ops->copy(t->stream, t->direction, st.layers, st.count, err);
 	if (taken < 0)
 		return taken;
 	for (int i = 0; i < taken; i++)

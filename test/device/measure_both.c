@@ -21,17 +21,18 @@ static double plain_both(uint64_t bytes, CUstream other, CUevent event)
 	return median(ns, 9);
 }
 
-static double ours(struct oki_worker *w, const struct model *m, CUevent *events)
+static double ours(struct oki_worker *ins, struct oki_worker *outs, const struct model *m,
+		   CUevent *events)
 {
 	const uint32_t half = m->pages / 2;
 	double ns[11];
 	for (int i = 0; i < 11; i++) {
 		struct job in, out;
 		uint64_t start = oki_now_ns();
-		job_start(&out, w, m, OKI_TO_BLOCKS, half, half, NULL);
-		job_start(&in, w, m, OKI_TO_PAGES, 0, half, events);
-		job_wait(&in, w);
-		job_wait(&out, w);
+		job_start(&out, outs, m, OKI_TO_BLOCKS, half, half, NULL);
+		job_start(&in, ins, m, OKI_TO_PAGES, 0, half, events);
+		job_wait(&in, ins);
+		job_wait(&out, outs);
 		ns[i] = (double)(oki_now_ns() - start);
 	}
 	return median(ns, 11);
@@ -40,6 +41,9 @@ static double ours(struct oki_worker *w, const struct model *m, CUevent *events)
 void both(void)
 {
 	static const uint32_t counts[] = {1, 28, 112};
+	/* Of the restore, of the publish. */
+	static const uint32_t pairs[][2] = {{0, 0}, {1, 1}, {2, 2}, {3, 3}, {4, 4}, {4, 5},
+					    {4, 6}, {5, 5}, {0, 4}, {0, 5}, {0, 6}, {4, 0}};
 	CUevent events[36], event;
 	CUstream other;
 	must(api->stream_create(&other, CU_STREAM_NON_BLOCKING, 0));
@@ -56,17 +60,23 @@ void both(void)
 			double top = plain_both(model_bytes(&m) / 2, other, event);
 			printf("%3u pages %-8s contiguous %.1f us %.2f GB/s:", counts[n],
 			       shuffled ? "shuffled" : "tidy", top / 1000, bytes / top);
-			for (int w = 0; w < FEW; w++) {
-				struct oki_worker *worker = worker_for(&ways[w], &m);
-				verify(worker, &m, OKI_TO_PAGES);
-				verify(worker, &m, OKI_TO_BLOCKS);
-				double took = ours(worker, &m, events);
-				printf(" %s %.1f us %.1f (%.2f)", ways[w].name, took / 1000,
-				       bytes / took, top / took);
-				fflush(stdout);
-				worker_end(worker);
+			for (size_t p = 0; p < sizeof(pairs) / sizeof(pairs[0]); p++) {
+				const struct way *in = &ways[pairs[p][0]],
+						 *out = &ways[pairs[p][1]];
+				struct oki_worker *ins = worker_for(in, &m), *outs = ins;
+				if (in != out)
+					outs = worker_for(out, &m);
+				verify(ins, &m, OKI_TO_PAGES);
+				verify(outs, &m, OKI_TO_BLOCKS);
+				double took = ours(ins, outs, &m, events);
+				printf("\n    %-9s %-9s %8.1f us %6.2f GB/s (%.2f)", in->name,
+				       out->name, took / 1000, bytes / took, top / took);
+				if (in != out)
+					worker_end(outs);
+				worker_end(ins);
 			}
 			putchar('\n');
+			fflush(stdout);
 			model_fini(&m);
 		}
 	for (int i = 0; i < 36; i++)

@@ -42,10 +42,11 @@ static void plan(struct rig *r, const struct model *m, enum oki_direction d)
 	double us[STEPS][TIMES];
 	struct okv_error err;
 	layers_of(m, maps);
-	/* Or there would be nothing to choose. */
-	r->device->path = OKV_COPY_AUTO;
 	for (int n = 0; n < TIMES; n++) {
+		struct oki_cuda_plan *plans[OKI_JOIN_MAX];
 		uint64_t at[STEPS + 1];
+		/* Or there would be nothing to choose. */
+		r->device->path = OKV_COPY_AUTO;
 		oki_cuda_plans_forget(r->stream);
 		oki_runs_give(&r->scratch, &r->runs);
 		at[COMPILE] = oki_now_ns();
@@ -54,17 +55,24 @@ static void plan(struct rig *r, const struct model *m, enum oki_direction d)
 				 &r->runs, &err),
 		     &err);
 		at[LOOK] = oki_now_ns();
-		struct oki_cuda_plan *p = oki_cuda_plan_get(r->stream, r->runs.runs, r->runs.count);
+		plans[0] = oki_cuda_plan_get(r->stream, r->runs.runs, r->runs.count);
 		at[CHOOSE] = oki_now_ns();
-		oki_cuda_plan_choose(r->stream, d, p, maps, m->layers, 1);
+		for (uint32_t i = 1; i < m->layers; i++)
+			plans[i] = plans[0];
+		oki_cuda_plan_choose(r->stream, d, plans, maps, m->layers, 1);
+		uint64_t chosen = oki_now_ns();
+		/* Whatever was chosen: all rows. */
+		r->device->path = OKV_COPY_KERNEL;
+		oki_cuda_plans_forget(r->stream);
+		plans[0] = oki_cuda_plan_get(r->stream, r->runs.runs, r->runs.count);
+		oki_cuda_plan_choose(r->stream, d, plans, maps, 1, 1);
 		at[TABLE] = oki_now_ns();
-		must(oki_cuda_plan_table(r->stream, p, true, &r->table));
+		must(oki_cuda_plan_table(r->stream, plans[0], OKI_GATHER_INLINE_ROWS, &r->table));
 		at[STEPS] = oki_now_ns();
 		must(api->stream_synchronize(r->stream->stream));
 		for (int i = 0; i < STEPS; i++)
-			us[i][n] = (double)(at[i + 1] - at[i]) / 1000;
+			us[i][n] = (double)((i == CHOOSE ? chosen : at[i + 1]) - at[i]) / 1000;
 	}
-	r->device->path = OKV_COPY_KERNEL;
 	printf("  plan of %u blocks, %u runs:", m->pages, r->runs.count);
 	for (int i = 0; i < STEPS; i++)
 		printf(" %s %.1f", steps[i], median(us[i], TIMES));
@@ -77,21 +85,24 @@ static double copy_all(struct rig *r, const struct model *m, enum oki_direction 
 		       double *ret_first)
 {
 	const struct oki_layer_map *maps[OKI_JOIN_MAX];
+	const struct oki_cuda_table *tables[OKI_JOIN_MAX];
 	struct oki_stream *stream = r->stream;
 	const uint64_t layer = m->bytes * m->segments * m->pages;
 	bool ends[OKI_JOIN_MAX];
 	uint32_t most = (uint32_t)((64 << 20) / layer);
 	layers_of(m, maps);
-	for (uint32_t i = 0; i < m->layers; i++)
+	for (uint32_t i = 0; i < m->layers; i++) {
 		ends[i] = true;
+		tables[i] = r->table;
+	}
 	stream->kernels = 0;
 	must(api->event_record(r->from, stream->stream));
 	for (uint32_t at = 0, end; at < m->layers; at = end) {
 		struct oki_cuda_signal signals[OKI_JOIN_MAX];
 		uint32_t count;
 		end = at + (most ? most : 1) < m->layers ? at + (most ? most : 1) : m->layers;
-		must(oki_cuda_kernel_copy(stream, d, r->table, maps + at, ends, end - at, signals,
-					  &count));
+		must(oki_cuda_kernel_copy(stream, d, tables + at, maps + at, ends, end - at,
+					  signals, &count));
 		if (at > 0)
 			continue;
 		must(api->stream_wait_value(

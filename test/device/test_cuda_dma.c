@@ -12,6 +12,7 @@
 
 #include "test/device/copy_case.h"
 #include "test/device/cuda_fixture.h"
+#include "test/device/same_runs.h"
 
 static struct oki_mark *open_mark(void)
 {
@@ -55,9 +56,9 @@ START_TEST(bytes_as_a_plain_loop)
 		case_place(&c, host, pages);
 		case_expect(&c, host, direction, want_host, want_pages);
 		const struct oki_layer_map *map = &c.map;
-		ck_assert_int_eq(
-			ops->copy(stream, direction, &map, NULL, 1, c.runs, c.run_count, &problem),
-			1);
+		ck_assert_int_eq(copy_same(ops, stream, direction, &map, NULL, 1, c.runs,
+					   c.run_count, &problem),
+				 1);
 		OKAY(ops->record(stream, mark, &problem));
 		wait_mark(mark);
 		ops->stream_recycle(stream);
@@ -132,12 +133,13 @@ START_TEST(a_fence_waits_for_busy_streams)
 	MUST(cu.cuMemsetD8Async((CUdeviceptr)p.pages, 0xab, PAGES * PAGE, busy));
 	CUstream ready[2] = {idle, busy};
 	OKAY(ops->fence(fenced, _i == 2 ? ready : &ready[1], _i == 2 ? 2 : 1, &problem));
-	ck_assert_int_eq(ops->copy(fenced, OKI_TO_BLOCKS, p.maps, NULL, 1, &p.run, 1, &problem), 1);
+	ck_assert_int_eq(
+		copy_same(ops, fenced, OKI_TO_BLOCKS, p.maps, NULL, 1, &p.run, 1, &problem), 1);
 	OKAY(ops->record(fenced, mark, &problem));
 	OKAY(ops->fence(free_stream, &idle, 1, &problem));
-	ck_assert_int_eq(
-		ops->copy(free_stream, OKI_TO_PAGES, other.maps, NULL, 1, &other.run, 1, &problem),
-		1);
+	ck_assert_int_eq(copy_same(ops, free_stream, OKI_TO_PAGES, other.maps, NULL, 1, &other.run,
+				   1, &problem),
+			 1);
 	OKAY(ops->record(free_stream, free_mark, &problem));
 	wait_mark(free_mark);
 	ck_assert_int_eq(ops->query(mark, &problem), 0);
@@ -181,7 +183,8 @@ START_TEST(an_event_comes_after_the_bytes)
 	gate_close(&gate, writer);
 	MUST(cu.cuMemsetD8Async((CUdeviceptr)p.pages, 0, PAGES * PAGE, writer));
 	OKAY(ops->fence(stream, &writer, 1, &problem));
-	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem), 1);
+	ck_assert_int_eq(copy_same(ops, stream, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem),
+			 1);
 	OKAY(ops->record_event(stream, event, &problem));
 	OKAY(ops->check_event(device, event, &problem));
 	MUST(cu.cuStreamWaitEvent(consumer, event, 0));
@@ -219,8 +222,8 @@ static void *use_everything(void *arg)
 	ck_assert(memcmp(id, zero, 16) != 0);
 	OKAY(ops->check_memory(device, p->pages, PAGES * PAGE, &problem));
 	OKAY(ops->pin(second, p->host, PAGES * PAGE, false, &problem));
-	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, p->maps, NULL, 1, &p->run, 1, &problem),
-			 1);
+	ck_assert_int_eq(
+		copy_same(ops, stream, OKI_TO_PAGES, p->maps, NULL, 1, &p->run, 1, &problem), 1);
 	OKAY(ops->record(stream, mark, &problem));
 	wait_mark(mark);
 	OKAY(ops->drain(stream, &problem));
@@ -259,7 +262,8 @@ START_TEST(captures_are_refused_and_survive)
 
 	MUST(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	ck_assert_int_eq(ops->fence(copies, &stream, 1, &problem), OKV_E_INVAL);
-	ck_assert_int_eq(ops->copy(copies, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem), 1);
+	ck_assert_int_eq(copy_same(ops, copies, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem),
+			 1);
 	OKAY(ops->record(copies, mark, &problem));
 	wait_mark(mark);
 	OKAY(ops->drain(copies, &problem));

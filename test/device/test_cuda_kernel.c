@@ -12,6 +12,7 @@
 #include "support/suite.h"
 #include "test/device/copy_case.h"
 #include "test/device/cuda_fixture.h"
+#include "test/device/same_runs.h"
 
 #define ROOM (48u << 20)
 
@@ -71,7 +72,7 @@ static void rig_copy(struct rig *r, enum oki_direction direction,
 {
 	for (uint32_t done = 0; done < map_count;) {
 		uint32_t most = map_count - done < OKI_JOIN_MAX ? map_count - done : OKI_JOIN_MAX;
-		int taken = ops->copy(r->stream, direction, maps + done, NULL, most, runs,
+		int taken = copy_same(ops, r->stream, direction, maps + done, NULL, most, runs,
 				      run_count, &problem);
 		ck_assert_msg(taken > 0, "%s", problem.text);
 		done += (uint32_t)taken;
@@ -187,28 +188,33 @@ START_TEST(many_rows_of_many_layers)
 END_TEST
 
 #define EVENT_LAYERS 48u
-#define EVENT_CASES 6
+#define EVENT_CASES 11
 
 /*
  * Each layer's event lets a copy of that layer go, while the layers after it are on their way: what
  * that copy took must be whole. A layer of 512 KiB makes a stretch with its neighbour, or alone;
- * shorter rows go to narrower groups.
+ * shorter rows go to narrower groups. Schema groups, of which each has half the rows of the one
+ * before, take turns.
  */
 START_TEST(an_event_comes_after_its_layer)
 {
 	static const struct {
-		uint32_t path, segments;
+		uint32_t path, segments, groups;
 		uint64_t row;
 	} cases[EVENT_CASES] = {
-		{OKV_COPY_KERNEL, 1, 8192}, {OKV_COPY_KERNEL, 2, 8192}, {OKV_COPY_AUTO, 1, 8192},
-		{OKV_COPY_AUTO, 2, 8192},   {OKV_COPY_KERNEL, 1, 512},	{OKV_COPY_KERNEL, 1, 1536},
+		{OKV_COPY_KERNEL, 1, 1, 8192}, {OKV_COPY_KERNEL, 2, 1, 8192},
+		{OKV_COPY_AUTO, 1, 1, 8192},   {OKV_COPY_AUTO, 2, 1, 8192},
+		{OKV_COPY_KERNEL, 1, 1, 512},  {OKV_COPY_KERNEL, 1, 1, 1536},
+		{OKV_COPY_KERNEL, 1, 2, 8192}, {OKV_COPY_KERNEL, 2, 3, 4096},
+		{OKV_COPY_AUTO, 1, 3, 4096},   {OKV_COPY_KERNEL, 1, 3, 512},
+		{OKV_COPY_KERNEL, 1, 5, 1536},
 	};
 	const uint64_t row = cases[_i].row, rows = (512u << 10) / row, layer = row * rows;
-	const uint32_t segments = cases[_i].segments;
-	struct oki_layer_map layers[EVENT_LAYERS];
-	const struct oki_layer_map *maps[EVENT_LAYERS];
+	const uint32_t segments = cases[_i].segments, groups = cases[_i].groups;
+	struct oki_layer_map maps[EVENT_LAYERS];
+	struct oki_layer_copy layers[EVENT_LAYERS];
 	CUevent events[EVENT_LAYERS];
-	struct oki_run *runs = calloc(rows, sizeof(*runs));
+	struct oki_run *runs = calloc(rows * groups, sizeof(*runs));
 	uint64_t seed = 17;
 	struct rig r;
 	CUstream reader;
@@ -216,30 +222,36 @@ START_TEST(an_event_comes_after_its_layer)
 	const struct oki_cuda_api *api = r.device->api;
 	MUST(api->stream_create(&reader, CU_STREAM_NON_BLOCKING, 0));
 	for (uint32_t l = 0; l < EVENT_LAYERS; l++) {
-		layers[l] = (struct oki_layer_map){.base = (uint8_t *)r.pages + l * layer,
-						   .page_stride = row,
-						   .segment_count = segments,
-						   .page_count = (uint32_t)rows};
+		uint32_t g = l % groups;
+		maps[l] = (struct oki_layer_map){.base = (uint8_t *)r.pages + l * layer,
+						 .page_stride = row,
+						 .segment_count = segments,
+						 .page_count = (uint32_t)rows};
 		for (uint32_t k = 0; k < segments; k++)
-			layers[l].segments[k] = (struct oki_segment_map){
+			maps[l].segments[k] = (struct oki_segment_map){
 				.page_offset = k * (row / segments),
 				.block_offset = l * row + (segments - 1 - k) * (row / segments),
 				.bytes = row / segments};
-		maps[l] = &layers[l];
 		MUST(api->event_create(&events[l], CU_EVENT_DISABLE_TIMING));
+		layers[l] = (struct oki_layer_copy){.map = &maps[l],
+						    .runs = runs + g * rows,
+						    .run_count = (uint32_t)rows >> g,
+						    .event = events[l]};
 	}
-	for (uint32_t i = 0; i < rows; i++)
-		runs[i] = (struct oki_run){.host = r.host + i * EVENT_LAYERS * row,
-					   .blocks = 1,
-					   .inner = 1,
-					   .page = i * 37 % (uint32_t)rows};
+	for (uint32_t g = 0; g < groups; g++)
+		for (uint32_t i = 0; i < rows >> g; i++)
+			runs[g * rows + i] =
+				(struct oki_run){.host = r.host + i * EVENT_LAYERS * row,
+						 .blocks = 1,
+						 .inner = 1,
+						 .page = i * 37 % ((uint32_t)rows >> g)};
 	void *seen = NULL;
 	MUST(api->host_alloc(&seen, EVENT_LAYERS * layer, 0));
 	for (int n = 0; n < 20; n++) {
 		rig_noise(&r, &seed, EVENT_LAYERS * layer, EVENT_LAYERS * layer);
 		for (uint32_t done = 0; done < EVENT_LAYERS;) {
-			int taken = ops->copy(r.stream, OKI_TO_PAGES, maps + done, events + done,
-					      EVENT_LAYERS - done, runs, (uint32_t)rows, &problem);
+			int taken = ops->copy(r.stream, OKI_TO_PAGES, layers + done,
+					      EVENT_LAYERS - done, &problem);
 			ck_assert_msg(taken > 0, "%s", problem.text);
 			done += (uint32_t)taken;
 		}
@@ -252,13 +264,14 @@ START_TEST(an_event_comes_after_its_layer)
 		OKAY(ops->drain(r.stream, &problem));
 		ops->stream_recycle(r.stream);
 		for (uint32_t l = 0; l < EVENT_LAYERS; l++)
-			for (uint32_t i = 0; i < rows; i++)
+			for (uint32_t i = 0; i < layers[l].run_count; i++)
 				for (uint32_t k = 0; k < segments; k++) {
-					const struct oki_segment_map *seg = &layers[l].segments[k];
+					const struct oki_segment_map *seg = &maps[l].segments[k];
+					const struct oki_run *run = &layers[l].runs[i];
 					ck_assert_msg(memcmp((uint8_t *)seen + l * layer +
-								     runs[i].page * row +
+								     run->page * row +
 								     seg->page_offset,
-							     runs[i].host + seg->block_offset,
+							     run->host + seg->block_offset,
 							     seg->bytes) == 0,
 						      "layer %u, row %u", l, i);
 				}
@@ -338,11 +351,11 @@ START_TEST(an_event_comes_after_earlier_parts)
 			.host = r.host + i * row, .blocks = 1, .inner = 1, .page = i * 37 % rows};
 	for (int n = 0; n < 20; n++) {
 		rig_noise(&r, &seed, rows * row, rows * row);
-		ck_assert_int_eq(
-			ops->copy(r.stream, OKI_TO_PAGES, maps, NULL, 1, runs, rows - 3, &problem),
-			1);
-		ck_assert_int_eq(ops->copy(r.stream, OKI_TO_PAGES, maps, &event, 1, runs + rows - 3,
-					   3, &problem),
+		ck_assert_int_eq(copy_same(ops, r.stream, OKI_TO_PAGES, maps, NULL, 1, runs,
+					   rows - 3, &problem),
+				 1);
+		ck_assert_int_eq(copy_same(ops, r.stream, OKI_TO_PAGES, maps, &event, 1,
+					   runs + rows - 3, 3, &problem),
 				 1);
 		MUST(api->stream_wait_event(reader, event, 0));
 		MUST(api->copy_to_host(seen, r.pages, rows * row, reader));
@@ -411,7 +424,8 @@ static void both_runs(const struct rig *r, uint32_t first, struct oki_run *ret_r
 static void both_init(struct rig *r)
 {
 	rig_init(r, OKV_COPY_AUTO, 0);
-	/* What is chosen must not depend on this machine. */
+	/* What is chosen must not depend on this machine, nor on ORBITKV_COPY. */
+	r->device->path = OKV_COPY_AUTO;
 	r->device->rates[0] = r->device->rates[1] = oki_cuda_default_rates;
 }
 
@@ -446,7 +460,8 @@ START_TEST(both_ways_at_once)
 }
 END_TEST
 
-/* A layer in two parts, each by both: the event that comes with the second follows all four. */
+/* A layer in two parts, each by both: the event that comes with the second follows all four. Or
+ * two layers of two groups, one for each way. */
 START_TEST(an_event_comes_after_both_ways)
 {
 	const uint64_t bytes = 2ull * BOTH_ROWS * BOTH_ROW;
@@ -454,26 +469,35 @@ START_TEST(an_event_comes_after_both_ways)
 	struct rig r;
 	struct oki_run runs[2][BOTH_RUNS];
 	CUstream reader;
-	CUevent event;
+	CUevent events[2];
 	void *seen = NULL;
 	both_init(&r);
 	const struct oki_cuda_api *api = r.device->api;
 	MUST(api->stream_create(&reader, CU_STREAM_NON_BLOCKING, 0));
-	MUST(api->event_create(&event, CU_EVENT_DISABLE_TIMING));
+	for (int i = 0; i < 2; i++)
+		MUST(api->event_create(&events[i], CU_EVENT_DISABLE_TIMING));
 	MUST(api->host_alloc(&seen, bytes, 0));
 	struct oki_layer_map map = both_map(&r);
-	const struct oki_layer_map *maps[] = {&map};
 	for (int n = 0; n < 20; n++) {
 		rig_noise(&r, &seed, bytes, bytes);
 		for (uint32_t part = 0; part < 2; part++) {
 			both_runs(&r, part * BOTH_ROWS, runs[part]);
-			ck_assert_int_eq(ops->copy(r.stream, OKI_TO_PAGES, maps,
-						   part ? &event : NULL, 1, runs[part], BOTH_RUNS,
-						   &problem),
-					 1);
+			struct oki_layer_copy layers[2] = {
+				{&map, runs[part], BOTH_RUNS, part ? events[0] : NULL},
+				{&map, runs[part] + BOTH_SHORT, 1, part ? events[1] : NULL},
+			};
+			int count = _i ? 2 : 1;
+			layers[0].run_count -= (uint32_t)_i;
+			for (int done = 0; done < count;) {
+				int taken = ops->copy(r.stream, OKI_TO_PAGES, layers + done,
+						      (uint32_t)(count - done), &problem);
+				ck_assert_msg(taken > 0, "%s", problem.text);
+				done += taken;
+			}
 			ck_assert_int_eq(r.stream->way, OKI_CUDA_WAY_BOTH);
 		}
-		MUST(api->stream_wait_event(reader, event, 0));
+		for (int i = 0; i <= _i; i++)
+			MUST(api->stream_wait_event(reader, events[i], 0));
 		MUST(api->copy_to_host(seen, r.pages, bytes, reader));
 		MUST(api->stream_synchronize(reader));
 		OKAY(ops->drain(r.stream, &problem));
@@ -486,7 +510,8 @@ START_TEST(an_event_comes_after_both_ways)
 		}
 	}
 	MUST(api->host_free(seen));
-	MUST(api->event_destroy(event));
+	for (int i = 0; i < 2; i++)
+		MUST(api->event_destroy(events[i]));
 	MUST(api->stream_destroy(reader));
 	rig_fini(&r);
 }
@@ -542,7 +567,7 @@ int main(void)
 	tcase_add_loop_test(tc, an_event_comes_after_earlier_parts, 0, 2);
 	tcase_add_test(tc, device_addresses_are_used);
 	tcase_add_loop_test(tc, both_ways_at_once, 0, 2);
-	tcase_add_test(tc, an_event_comes_after_both_ways);
+	tcase_add_loop_test(tc, an_event_comes_after_both_ways, 0, 2);
 	tcase_add_test(tc, options_and_environment);
 	suite_add_tcase(suite, tc);
 	return kv_suite_run_here(suite);

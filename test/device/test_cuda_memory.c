@@ -11,6 +11,7 @@
 #if OKV_HAVE_CUDA
 
 #include "test/device/cuda_fixture.h"
+#include "test/device/same_runs.h"
 
 START_TEST(memory_is_checked)
 {
@@ -71,7 +72,8 @@ START_TEST(mapped_memory_is_checked_and_copied)
 	for (size_t i = 0; i < PAGES * PAGE; i++)
 		p.host[i] = (uint8_t)(i * 31 >> 3);
 	p.map.base = (uint8_t *)(at + size - PAGE * PAGES / 2);
-	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem), 1);
+	ck_assert_int_eq(copy_same(ops, stream, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem),
+			 1);
 	OKAY(ops->drain(stream, &problem));
 	MUST(cu.cuMemcpyDtoH(seen, (CUdeviceptr)p.map.base, PAGES * PAGE));
 	ck_assert(memcmp(seen, p.host, PAGES * PAGE) == 0);
@@ -134,7 +136,8 @@ START_TEST(read_only_arenas)
 		pool_init(&p);
 		p.run.host = reader;
 		ck_assert_int_eq(
-			ops->copy(stream, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem), 1);
+			copy_same(ops, stream, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem),
+			1);
 		OKAY(ops->drain(stream, &problem));
 		MUST(cu.cuMemcpyDtoH(seen, (CUdeviceptr)p.pages, PAGES * PAGE));
 		ck_assert(memcmp(seen, writer, PAGES * PAGE) == 0);

@@ -29,7 +29,7 @@ struct group {
 
 struct launch {
 	const struct oki_gather *g;
-	const struct oki_gather_row *rows;
+	const struct oki_gather_row *rows[OKI_GATHER_TABLES];
 	_Atomic uint32_t *counters, *tickets;
 	_Atomic uint32_t *arrived; /* groups of a block past a column, block after block */
 	uint32_t groups, groups_per_block;
@@ -47,12 +47,12 @@ static bool find_piece(const struct launch *l, struct group *at, struct piece *r
 	for (; at->column < g->column_count; at->column++) {
 		const struct oki_gather_column *c = &g->columns[at->column];
 		uint32_t per_row = (c->bytes + g->piece - 1) / g->piece;
-		uint32_t local = at->unit - at->first;
-		if (local >= per_row * g->row_count) {
-			at->first += per_row * g->row_count;
+		uint32_t local = at->unit - at->first, rows = g->tables[c->table].count;
+		if (local >= per_row * rows) {
+			at->first += per_row * rows;
 			continue;
 		}
-		const struct oki_gather_row *r = &l->rows[local / per_row];
+		const struct oki_gather_row *r = &l->rows[c->table][local / per_row];
 		uint64_t offset = (uint64_t)(local % per_row) * g->piece, left = c->bytes - offset;
 		*ret_piece = (struct piece){
 			.host = r->host + c->block_offset + (uint64_t)r->inner * c->bytes + offset,
@@ -154,12 +154,24 @@ static void *run_share(void *arg)
 	return NULL;
 }
 
+static const struct oki_gather_row *rows_of(const struct oki_gather *gather, uint32_t number)
+{
+	if (number >= OKI_GATHER_TABLES)
+		standin_stop("no table %u", number);
+	const struct oki_gather_table *table = &gather->tables[number];
+	if (table->rows)
+		return (const void *)standin_device((CUdeviceptr)(uintptr_t)table->rows,
+						    table->count * sizeof(*table->rows));
+	if (table->first + table->count > OKI_GATHER_INLINE_ROWS)
+		standin_stop("%u rows without a table", table->count);
+	return gather->few + table->first;
+}
+
 void standin_gather(const struct oki_gather *gather, uint32_t lanes, uint32_t blocks,
 		    uint64_t *random)
 {
 	struct launch launch = {
 		.g = gather,
-		.rows = gather->few,
 		.arrived = calloc((size_t)blocks * OKI_GATHER_COLUMNS, sizeof(launch.arrived[0])),
 		.groups = blocks * (OKI_GATHER_THREADS / lanes),
 		.groups_per_block = OKI_GATHER_THREADS / lanes,
@@ -168,12 +180,8 @@ void standin_gather(const struct oki_gather *gather, uint32_t lanes, uint32_t bl
 		standin_stop("no memory");
 	if (gather->column_count > OKI_GATHER_COLUMNS)
 		standin_stop("a launch of %u columns", gather->column_count);
-	if (gather->rows)
-		launch.rows =
-			(const void *)standin_device((CUdeviceptr)(uintptr_t)gather->rows,
-						     gather->row_count * sizeof(*gather->rows));
-	else if (gather->row_count > OKI_GATHER_INLINE_ROWS)
-		standin_stop("%u rows without a table", gather->row_count);
+	for (uint32_t c = 0; c < gather->column_count; c++)
+		launch.rows[gather->columns[c].table] = rows_of(gather, gather->columns[c].table);
 	if (gather->counters)
 		launch.counters =
 			(void *)standin_device((CUdeviceptr)(uintptr_t)gather->counters, 4);

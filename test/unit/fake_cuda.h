@@ -135,7 +135,8 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 	if (g->tickets) {
 		uint32_t units = count_groups(function, gx);
 		for (uint32_t c = 0; c < g->column_count; c++)
-			units += g->row_count * ((g->columns[c].bytes + g->piece - 1) / g->piece);
+			units += g->tables[g->columns[c].table].count *
+				 ((g->columns[c].bytes + g->piece - 1) / g->piece);
 		/* Nobody else takes any meanwhile. */
 		ck_assert_uint_eq(*g->tickets, g->first_ticket);
 		/* A kernel in a lane may overlap with the one before; one in the stream follows it.
@@ -146,9 +147,13 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 		*g->tickets += units;
 	}
 	for (uint32_t c = 0; c < g->column_count; c++) {
-		for (uint32_t r = 0; r < g->row_count; r++) {
-			struct oki_gather_row row = g->rows ? g->rows[r] : g->few[r];
-			const struct oki_gather_column *col = &g->columns[c];
+		const struct oki_gather_column *col = &g->columns[c];
+		const struct oki_gather_table *table = &g->tables[col->table];
+		ck_assert_uint_lt(col->table, OKI_GATHER_TABLES);
+		ck_assert(table->rows || table->first + table->count <= OKI_GATHER_INLINE_ROWS);
+		for (uint32_t r = 0; r < table->count; r++) {
+			struct oki_gather_row row =
+				table->rows ? table->rows[r] : g->few[table->first + r];
 			uint8_t *host = (uint8_t *)(uintptr_t)(row.host + col->block_offset +
 							       row.inner * col->bytes);
 			uint8_t *page =
@@ -156,7 +161,7 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 			memcpy(g->to_pages ? page : host, g->to_pages ? host : page, col->bytes);
 		}
 		calls.columns++;
-		uint32_t signal = g->columns[c].signal;
+		uint32_t signal = col->signal;
 		if (!signal)
 			continue;
 		ck_assert_ptr_nonnull(g->counters);

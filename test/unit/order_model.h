@@ -17,6 +17,7 @@
 
 #define MODEL_LAYERS 24u
 #define MODEL_STEPS 2048u /* of one operation */
+#define RAISES 4u
 #define NO_STEP MODEL_STEPS
 
 /* Layer l's pages lie at LAYER_AT(l), tables above all layers. */
@@ -48,7 +49,7 @@ struct step {
 	const uint32_t *tickets; /* a kernel draws */
 };
 
-/* What a counter says: the last kernel that raises it, how far, and what has ended by then. */
+/* What a counter says: a kernel that raises it, how far, and what has ended by then. */
 struct raise {
 	uint32_t kernel;
 	uint32_t count;
@@ -70,7 +71,9 @@ static struct {
 	uint64_t ready;			   /* layers whose event was recorded */
 	uint64_t copying;		   /* layers that the last call copied, by engines */
 	CUstream copying_in;
-	struct raise raises[OKI_CUDA_COUNTERS];
+	/* Of each counter the last ones, the latest first: each follows all of the one behind it.
+	 */
+	struct raise raises[OKI_CUDA_COUNTERS][RAISES];
 	uint32_t counters[OKI_CUDA_COUNTERS]; /* in the GPU's memory */
 	CUdeviceptr next_table;
 	bool no_memory;
@@ -81,7 +84,7 @@ static struct {
 /* What happened in all seeds. */
 static struct {
 	uint32_t engine_copies, side_copies, stacked_copies, tables;
-	uint32_t kernels, lane_kernels, overlaps, gates, counter_waits, layer_events;
+	uint32_t kernels, joint_kernels, lane_kernels, overlaps, gates, counter_waits, layer_events;
 	uint32_t calls[3]; /* by enum oki_cuda_way */
 	uint32_t cut_calls, failed_operations, operations_without_counters;
 } seen;
@@ -152,7 +155,8 @@ static void model_start_operation(void)
 	memset(&model.fences, 0, sizeof(model.fences));
 	memset(&model.kernels, 0, sizeof(model.kernels));
 	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS; i++)
-		model.raises[i].kernel = NO_STEP;
+		for (uint32_t k = 0; k < RAISES; k++)
+			model.raises[i][k].kernel = NO_STEP;
 	model.ready = 0;
 	model.no_memory = model.refused = false;
 	model.refuse_after = -1;
@@ -260,9 +264,9 @@ static CUresult copy_table(CUdeviceptr to, size_t bytes, CUstream stream)
 /* ---- kernels ---- */
 
 /* The rows that a kernel reads were copied last by a step that it follows. */
-static void check_table(uint32_t kernel, const struct oki_gather *g)
+static void check_table(uint32_t kernel, const struct oki_gather_table *table)
 {
-	CUdeviceptr at = (CUdeviceptr)(uintptr_t)g->rows;
+	CUdeviceptr at = (CUdeviceptr)(uintptr_t)table->rows;
 	uint32_t step = kernel;
 	if (!at)
 		return;
@@ -294,12 +298,13 @@ static void check_others(uint32_t kernel)
 /* A kernel brings its counter up to here once all that has ended. */
 static void raise_counter(uint32_t counter, uint32_t kernel, uint32_t by, const struct past *then)
 {
-	struct raise *raise = &model.raises[counter];
+	struct raise *raise = model.raises[counter];
 	/* Two that raise one meanwhile would be taken for each other. */
 	must(counter == 0 || raise->kernel == NO_STEP ||
 		     past_has(&model.steps[kernel].before, raise->kernel),
 	     "kernels %u and %u raise counter %u at once", raise->kernel, kernel, counter);
 	model.counters[counter] += by;
+	memmove(raise + 1, raise, (RAISES - 1) * sizeof(*raise));
 	*raise = (struct raise){kernel, model.counters[counter], *then};
 }
 
@@ -310,7 +315,8 @@ static void draw_tickets(uint32_t kernel, const struct oki_gather *g, uint32_t g
 	     g->first_ticket, *g->tickets);
 	*g->tickets += groups;
 	for (uint32_t c = 0; c < g->column_count; c++)
-		*g->tickets += g->row_count * ((g->columns[c].bytes + g->piece - 1) / g->piece);
+		*g->tickets += g->tables[g->columns[c].table].count *
+			       ((g->columns[c].bytes + g->piece - 1) / g->piece);
 }
 
 /* Its columns, each of which ends no later than the next one's signal. */
@@ -341,7 +347,8 @@ static CUresult model_launch(CUfunction function, unsigned gx, unsigned gy, unsi
 		return CUDA_ERROR_LAUNCH_FAILED;
 	uint32_t kernel = add_step(stream);
 	model.steps[kernel].tickets = g->tickets;
-	check_table(kernel, g);
+	for (uint32_t c = 0; c < g->column_count; c++)
+		check_table(kernel, &g->tables[g->columns[c].table]);
 	if (g->counters) {
 		check_others(kernel);
 		draw_tickets(kernel, g, groups);
@@ -350,6 +357,8 @@ static CUresult model_launch(CUfunction function, unsigned gx, unsigned gy, unsi
 	past_add(&model.kernels, kernel);
 	copy_columns(kernel, g, gx, stream);
 	seen.kernels++;
+	/* Of several groups. */
+	seen.joint_kernels += g->columns[0].table != g->columns[g->column_count - 1].table;
 	seen.lane_kernels += stream != STREAM(MAIN);
 	return CUDA_SUCCESS;
 }
@@ -442,13 +451,16 @@ static CUresult model_wait(CUstream stream, CUevent event, unsigned flags)
 static CUresult model_wait_value(CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags)
 {
 	uint32_t counter = (uint32_t)((const uint32_t *)(uintptr_t)at - model.counters);
-	const struct raise *raise = &model.raises[counter];
+	const struct raise *raise = model.raises[counter], *last = raise;
 	ck_assert_int_eq(flags, CU_STREAM_WAIT_VALUE_GEQ);
 	if (refuses())
 		return CUDA_ERROR_LAUNCH_FAILED;
 	must(raise->kernel != NO_STEP, "a wait for counter %u, which nobody raises", counter);
-	must(raise->count == value, "a wait for %u of counter %u, which kernel %u brings to %u",
-	     value, counter, raise->kernel, raise->count);
+	while (raise < last + RAISES - 1 && raise->kernel != NO_STEP && raise->count != value)
+		raise++;
+	must(raise->kernel != NO_STEP && raise->count == value,
+	     "a wait for %u of counter %u, which kernel %u brings to %u", value, counter,
+	     last->kernel, last->count);
 	must((counter > 0) == (stream == STREAM(SIDE)), "stream %u waits for counter %u",
 	     stream_number(stream), counter);
 	past_join(past_of(stream), &raise->then);

@@ -188,21 +188,29 @@ static void count_call(const struct stage *s)
 			  s->stream.way == OKI_CUDA_WAY_DMA;
 }
 
-/* Layers of one group, until every one is taken. */
-static bool copy_layers_of(struct stage *s, const struct share *share, uint32_t first,
-			   uint32_t count, const CUevent *events)
+/* Layers, until every one is taken. */
+static bool copy_some(struct stage *s, uint32_t part, uint32_t first, uint32_t count,
+		      const CUevent *events)
 {
-	const struct oki_layer_map *maps[MODEL_LAYERS];
-	for (uint32_t i = 0; i < count; i++)
-		maps[i] = &operation.maps[first + i];
+	struct oki_layer_copy layers[MODEL_LAYERS];
+	s->device.path = OKV_COPY_AUTO;
+	for (uint32_t i = 0; i < count; i++) {
+		const struct share *share = &operation.shares[part][operation.group[first + i]];
+		layers[i] = (struct oki_layer_copy){.map = &operation.maps[first + i],
+						    .runs = share->runs,
+						    .run_count = share->run_count,
+						    .event = events ? events[i] : NULL};
+		if (share->path == OKV_COPY_KERNEL)
+			s->device.path = OKV_COPY_KERNEL;
+	}
 	/* A device without a kernel keeps no plan, as one without memory for it. */
-	s->device.path = below(8) == 0 ? OKV_COPY_DMA : share->path;
+	if (below(8) == 0)
+		s->device.path = OKV_COPY_DMA;
 	model.no_memory = below(8) == 0;
 	for (uint32_t done = 0; done < count;) {
 		struct okv_error err = {0};
-		int taken = oki_cuda_ways_copy(&s->stream, operation.direction, maps + done,
-					       events ? events + done : NULL, count - done,
-					       share->runs, share->run_count, &err);
+		int taken = oki_cuda_ways_copy(&s->stream, operation.direction, layers + done,
+					       count - done, &err);
 		if (taken < 0) {
 			must(model.refused, "failed though nothing did: %s", err.text);
 			return false;
@@ -216,12 +224,12 @@ static bool copy_layers_of(struct stage *s, const struct share *share, uint32_t 
 	return true;
 }
 
-/* The layers from `first` on that one call may have. */
+/* The layers from `first` on that one call may have, of one group or of any. */
 static uint32_t layers_together(uint32_t first)
 {
-	uint32_t count = 1, most = 1 + below(6);
+	uint32_t count = 1, most = 1 + below(12), any = below(3);
 	while (count < most && first + count < operation.layers &&
-	       operation.group[first + count] == operation.group[first])
+	       (any || operation.group[first + count] == operation.group[first]))
 		count++;
 	return count;
 }
@@ -246,9 +254,8 @@ static bool copy_part(struct stage *s, uint32_t part)
 	bool without = !wanted && below(2) == 0;
 	model_start_part();
 	for (uint32_t first = 0, count; first < operation.layers; first += count) {
-		const struct share *share = &operation.shares[part][operation.group[first]];
 		count = layers_together(first);
-		if (!copy_layers_of(s, share, first, count, without ? NULL : events + first))
+		if (!copy_some(s, part, first, count, without ? NULL : events + first))
 			return false;
 	}
 	must(model.ready == wanted, "events of layers %llx, not %llx",
@@ -291,6 +298,7 @@ static void check_seen(void)
 	ck_assert_uint_gt(seen.stacked_copies, SEEDS / 10);
 	ck_assert_uint_gt(seen.tables, SEEDS);
 	ck_assert_uint_gt(seen.kernels, SEEDS);
+	ck_assert_uint_gt(seen.joint_kernels, SEEDS);
 	ck_assert_uint_gt(seen.lane_kernels, SEEDS);
 	ck_assert_uint_gt(seen.overlaps, SEEDS);
 	ck_assert_uint_gt(seen.gates, SEEDS);

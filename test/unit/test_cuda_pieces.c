@@ -349,7 +349,7 @@ static CUresult look_at_rows(CUfunction function, unsigned gx, unsigned gy, unsi
 	(void)shared, (void)stream, (void)extra;
 	const struct oki_gather *g = parameters[0];
 	launches++;
-	ck_assert_uint_eq(g->row_count, 9);
+	ck_assert_uint_eq(g->tables[0].count, 9);
 	for (uint64_t i = 0, at = 0; i < 9; i++, at += kernel_block)
 		ck_assert_uint_eq(g->few[i].host,
 				  (uint64_t)(uintptr_t)kernel_arena + at + 4096 * (at / 300 + 1));
@@ -375,9 +375,9 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 				    .segment_count = 1,
 				    .page_count = 9,
 				    .segments = {{.block_offset = at, .bytes = bytes}}};
-	const struct oki_layer_map *maps[] = {&map};
 	struct oki_run run = {
 		.host = arena, .host_pitch = block, .blocks = 9, .page_pitch = 1, .inner = 1};
+	const struct oki_layer_copy layer = {.map = &map, .runs = &run, .run_count = 1};
 	struct okv_error err = {0};
 	kernel_arena = arena;
 	kernel_block = block;
@@ -391,8 +391,7 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 	ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1100, &err), 0);
 	uint64_t seed = 3;
 	case_noise(&seed, arena, 1100);
-	ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, maps, NULL, 1, &run, 1, &err),
-			 1);
+	ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, &layer, 1, &err), 1);
 	ck_assert_int_eq(launches, !_i);
 	for (uint64_t i = 0; i < 9 && _i; i++)
 		ck_assert(memcmp(pages + i * bytes, arena + i * block + at, bytes) == 0);
@@ -402,8 +401,7 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 		launches = 0;
 		map.segments[0].block_offset = 0;
 		map.segments[0].bytes = ends[n];
-		ck_assert_int_eq(
-			oki_cuda_ways_copy(&stream, OKI_TO_PAGES, maps, NULL, 1, &run, 1, &err), 1);
+		ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, &layer, 1, &err), 1);
 		ck_assert_int_eq(launches, ends[n] <= 60);
 	}
 	oki_cuda_plans_forget(&stream);

@@ -9,64 +9,26 @@
 #if OKV_HAVE_CUDA
 
 #include "test/device/copy_case.h"
-#include "test/unit/fake_cuda.h"
+#include "test/unit/fake_stage.h"
 #include "support/suite.h"
+#include "test/device/same_runs.h"
 
 #define ROW 4096u
-
-/* A device and a stream without a GPU. */
-struct stage {
-	struct oki_cuda_api api;
-	struct oki_device device;
-	struct oki_stream stream;
-};
-
-static void stage_init(struct stage *s, uint32_t path, bool batch)
-{
-	memset(s, 0, sizeof(*s));
-	s->api = fake(batch);
-	s->device.api = &s->api;
-	s->device.path = path;
-	s->device.sms = 4;
-	s->device.rates[0] = s->device.rates[1] = oki_cuda_default_rates;
-	s->stream.device = &s->device;
-	s->stream.stream = STREAM;
-	s->stream.side = SIDE;
-	s->stream.fork = FORK;
-	s->stream.lanes[0] = (CUstream)(uintptr_t)32;
-	s->stream.lanes[1] = (CUstream)(uintptr_t)24;
-	for (uintptr_t i = 0; i < 3; i++)
-		s->device.gather[i] = (CUfunction)((uintptr_t)8 << i);
-}
-
-/* Kernels count, and every counter that a test uses a few times wraps. */
-static void stage_counters(struct stage *s)
-{
-	calls.counters = malloc(sizeof(s->stream.counts));
-	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS; i++)
-		s->stream.counts[i] = calls.counters[i] = UINT32_MAX - 10;
-	s->stream.counters = (CUdeviceptr)(uintptr_t)calls.counters;
-}
 
 /* Until every layer is taken. */
 static void stage_copy(struct stage *s, enum oki_direction direction,
 		       const struct oki_layer_map *const *maps, CUevent const *events,
 		       uint32_t map_count, const struct oki_run *runs, uint32_t run_count)
 {
+	struct oki_layer_copy layers[OKI_JOIN_MAX];
+	same_runs(layers, maps, events, map_count, runs, run_count);
 	for (uint32_t done = 0; done < map_count;) {
-		int taken = oki_cuda_ways_copy(&s->stream, direction, maps + done,
-					       events ? events + done : NULL, map_count - done,
-					       runs, run_count, NULL);
+		int taken = oki_cuda_ways_copy(&s->stream, direction, layers + done,
+					       map_count - done, NULL);
 		ck_assert_int_ge(taken, 1);
 		done += (uint32_t)taken;
 		ck_assert_uint_le(done, map_count);
 	}
-}
-
-static void stage_fini(struct stage *s)
-{
-	oki_cuda_plans_forget(&s->stream);
-	oki_cuda_chunks_free(&s->stream);
 }
 
 /* Every path, both directions, tables that travel with the launch and such that do not. */
@@ -136,18 +98,6 @@ START_TEST(the_kernel_gets_device_addresses)
 END_TEST
 
 #define MANY 5000u
-
-/* Scattered rows of bytes each in block order; a block has `layers` of them. */
-static struct oki_run *scattered(uint8_t *host, uint64_t block, uint32_t count)
-{
-	struct oki_run *runs = calloc(count, sizeof(*runs));
-	for (uint32_t i = 0; i < count; i++)
-		runs[i] = (struct oki_run){.host = host + i * 7ull % count * block,
-					   .blocks = 1,
-					   .inner = 1,
-					   .page = i * 11 % count};
-	return runs;
-}
 
 /* The table is made with the first layer; the calls of later ones are the same for any rows. */
 START_TEST(one_table_for_all_layers)

@@ -9,6 +9,7 @@
 #include "device/rect.h"
 #include "test/device/copy_case.h"
 #include "support/suite.h"
+#include "test/device/same_runs.h"
 
 static const struct oki_device_ops *const ops = &oki_device_host;
 
@@ -90,8 +91,9 @@ static void scene_init(struct scene *s, uint64_t *seed, uint32_t scale)
 static void scene_copy(struct scene *s, struct oki_stream *stream)
 {
 	const struct oki_layer_map *map = &s->c.map;
-	ck_assert_int_eq(
-		ops->copy(stream, s->direction, &map, NULL, 1, s->c.runs, s->c.run_count, NULL), 1);
+	ck_assert_int_eq(copy_same(ops, stream, s->direction, &map, NULL, 1, s->c.runs,
+				   s->c.run_count, NULL),
+			 1);
 }
 
 static bool scene_is_right(const struct scene *s)
@@ -152,7 +154,7 @@ START_TEST(long_rows)
 		memcpy(pages_want + 3 + o * map.page_stride, host + 5 + o * width, width);
 	struct oki_device *device = open_device(3);
 	struct oki_stream *stream = open_stream(device);
-	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, maps, NULL, 1, &run, 1, NULL), 1);
+	ck_assert_int_eq(copy_same(ops, stream, OKI_TO_PAGES, maps, NULL, 1, &run, 1, NULL), 1);
 	ck_assert_int_eq(ops->drain(stream, NULL), 0);
 	ck_assert(memcmp(pages, pages_want, 3 * width + 64) == 0);
 	ck_assert(memcmp(host, want, 3 * width + 7) == 0);
@@ -259,9 +261,9 @@ START_TEST(layers_of_one_call)
 	struct oki_stream *stream = open_stream(device);
 	/* A mark follows each layer, so it takes one at a time. */
 	for (uint32_t i = 0; i < LAYERS; i++)
-		ck_assert_int_eq(
-			ops->copy(stream, OKI_TO_PAGES, maps + i, NULL, LAYERS - i, runs, 2, NULL),
-			1);
+		ck_assert_int_eq(copy_same(ops, stream, OKI_TO_PAGES, maps + i, NULL, LAYERS - i,
+					   runs, 2, NULL),
+				 1);
 	ck_assert_int_eq(ops->drain(stream, NULL), 0);
 	ops->stream_recycle(stream);
 	for (int l = 0; l < LAYERS; l++) {
@@ -389,8 +391,8 @@ START_TEST(empty_and_small_work)
 	struct oki_device *device = open_device(0);
 	struct oki_stream *stream = open_stream(device);
 	struct oki_mark *mark = open_mark(device);
-	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, maps, NULL, 1, &run, 0, NULL), 1);
-	ck_assert_int_eq(ops->copy(stream, OKI_TO_PAGES, maps, NULL, 1, &run, 1, NULL), 1);
+	ck_assert_int_eq(copy_same(ops, stream, OKI_TO_PAGES, maps, NULL, 1, &run, 0, NULL), 1);
+	ck_assert_int_eq(copy_same(ops, stream, OKI_TO_PAGES, maps, NULL, 1, &run, 1, NULL), 1);
 	ck_assert_int_eq(ops->record(stream, mark, NULL), 0);
 	wait_mark(mark);
 	ck_assert(memcmp(pages + 8, host, 8) == 0);

@@ -22,17 +22,19 @@ static void tell(char what, uint64_t number)
 	snprintf(story + at, sizeof(story) - at, "%c%llu ", what, (unsigned long long)number);
 }
 
+static void check_runs(const struct oki_layer_copy *layer);
+
 static int copy(struct oki_stream *stream, enum oki_direction direction,
-		const struct oki_layer_map *const *maps, struct CUevent_st *const *events,
-		uint32_t map_count, const struct oki_run *runs, uint32_t run_count,
-		struct okv_error *err)
+		const struct oki_layer_copy *layers, uint32_t layer_count, struct okv_error *err)
 {
-	(void)stream, (void)direction, (void)maps, (void)runs, (void)run_count, (void)err;
-	uint32_t taken = map_count < takes ? map_count : takes;
+	(void)stream, (void)direction, (void)err;
+	uint32_t taken = layer_count < takes ? layer_count : takes;
 	tell('c', taken);
 	for (uint32_t i = 0; i < taken; i++)
-		if (events[i])
-			tell('E', (uintptr_t)events[i]);
+		if (layers[i].event)
+			tell('E', (uintptr_t)layers[i].event);
+	for (uint32_t i = 0; i < layer_count; i++)
+		check_runs(&layers[i]);
 	return (int)taken;
 }
 
@@ -89,6 +91,16 @@ static uint8_t block[64];
 static const uint32_t page[1] = {0};
 static const struct oki_pair pair = {.host = block};
 
+static const struct oki_submission *in_hand;
+
+static void check_runs(const struct oki_layer_copy *layer)
+{
+	ptrdiff_t at = layer->map - geometry.maps;
+	uint32_t group = schema.layers[at].group;
+	ck_assert_ptr_eq(layer->runs, in_hand->runs[group].runs);
+	ck_assert_uint_eq(layer->run_count, in_hand->runs[group].count);
+}
+
 static void setup(void)
 {
 	struct okv_layer_schema ls[2][3];
@@ -139,24 +151,33 @@ static void teardown(void)
 	oki_schema_fini(&schema);
 }
 
-static void begin(struct oki_transfer *t, uint32_t group)
+/* A block of each of so many groups from `group` on. */
+static void begin_groups(struct oki_transfer *t, uint32_t group, uint32_t count)
 {
 	struct okv_error err;
-	struct oki_part part = {.groups_done = 1, .last = true};
-	part.groups[0].pairs = (struct oki_pair *)(uintptr_t)&pair;
-	part.groups[0].count = 1;
+	struct oki_part part = {.groups_done = (1u << count) - 1, .last = true};
+	for (uint32_t i = 0; i < count; i++) {
+		part.groups[i].pairs = (struct oki_pair *)(uintptr_t)&pair;
+		part.groups[i].count = 1;
+		t->groups[i] = (struct oki_transfer_group){group + i, 1, page};
+	}
 	t->source = &source;
-	t->group_count = 1;
-	t->groups[0] = (struct oki_transfer_group){group, 1, page};
+	t->group_count = count;
 	t->events = events;
 	t->recorded = recorded;
 	ck_assert_int_eq(oki_submit_begin(&w, t, &part, &err), 0);
+}
+
+static void begin(struct oki_transfer *t, uint32_t group)
+{
+	begin_groups(t, group, 1);
 }
 
 static int some(struct oki_transfer *t)
 {
 	struct okv_error err;
 	bool moved;
+	in_hand = &t->part;
 	int rc = oki_submit_some(&w, t, &moved, &err);
 	ck_assert_int_ge(rc, 0);
 	return rc;
@@ -176,6 +197,18 @@ START_TEST(layers_without_bytes_come_first)
 	begin(&t, 0);
 	ck_assert_int_eq(some(&t), 1);
 	ck_assert_str_eq(story, "e2 e4 e6 c3 E1 E3 E5 ");
+	end(&t);
+}
+END_TEST
+
+/* Layers of both groups in one call, in the model's order and each with its group's runs. */
+START_TEST(groups_go_together)
+{
+	struct oki_transfer t = {0};
+	begin_groups(&t, 0, 2);
+	ck_assert_ptr_ne(t.part.runs[0].runs, t.part.runs[1].runs);
+	ck_assert_int_eq(some(&t), 1);
+	ck_assert_str_eq(story, "c6 E1 E2 E3 E4 E5 E6 ");
 	end(&t);
 }
 END_TEST
@@ -237,6 +270,7 @@ int main(void)
 	TCase *tc = tcase_create("submit");
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, layers_without_bytes_come_first);
+	tcase_add_test(tc, groups_go_together);
 	tcase_add_test(tc, what_was_not_taken_follows);
 	tcase_add_test(tc, pieces_end_in_marks);
 	tcase_add_loop_test(tc, nobody_waits_for_the_fenced, 0, 2);

@@ -1,0 +1,58 @@
+/* A device and a stream without a GPU, whose driver is fake_cuda.h. */
+#ifndef TEST_UNIT_FAKE_STAGE_H
+#define TEST_UNIT_FAKE_STAGE_H
+
+#include "test/unit/fake_cuda.h"
+
+struct stage {
+	struct oki_cuda_api api;
+	struct oki_device device;
+	struct oki_stream stream;
+};
+
+static void stage_init(struct stage *s, uint32_t path, bool batch)
+{
+	memset(s, 0, sizeof(*s));
+	s->api = fake(batch);
+	s->device.api = &s->api;
+	s->device.path = path;
+	s->device.sms = 4;
+	s->device.rates[0] = s->device.rates[1] = oki_cuda_default_rates;
+	s->stream.device = &s->device;
+	s->stream.stream = STREAM;
+	s->stream.side = SIDE;
+	s->stream.fork = FORK;
+	s->stream.lanes[0] = (CUstream)(uintptr_t)32;
+	s->stream.lanes[1] = (CUstream)(uintptr_t)24;
+	for (uintptr_t i = 0; i < 3; i++)
+		s->device.gather[i] = (CUfunction)((uintptr_t)8 << i);
+}
+
+/* Kernels count, and every counter that a test uses a few times wraps. */
+static void stage_counters(struct stage *s)
+{
+	calls.counters = malloc(sizeof(s->stream.counts));
+	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS; i++)
+		s->stream.counts[i] = calls.counters[i] = UINT32_MAX - 10;
+	s->stream.counters = (CUdeviceptr)(uintptr_t)calls.counters;
+}
+
+static void stage_fini(struct stage *s)
+{
+	oki_cuda_plans_forget(&s->stream);
+	oki_cuda_chunks_free(&s->stream);
+}
+
+/* Rows of so many blocks, one run each. */
+static struct oki_run *scattered(uint8_t *host, uint64_t block, uint32_t count)
+{
+	struct oki_run *runs = calloc(count, sizeof(*runs));
+	for (uint32_t i = 0; i < count; i++)
+		runs[i] = (struct oki_run){.host = host + i * 7ull % count * block,
+					   .blocks = 1,
+					   .inner = 1,
+					   .page = i * 11 % count};
+	return runs;
+}
+
+#endif

@@ -1,0 +1,250 @@
+/* Layers of several groups in one copy call: what one launch has room for, the way they go, and
+ * that each follows its own rows. No GPU: the driver's calls copy at once and count. */
+#include <check.h>
+#include <stdio.h>
+
+#include "okv_config.h"
+
+#if OKV_HAVE_CUDA
+
+#include "test/device/copy_case.h"
+#include "test/unit/fake_stage.h"
+#include "support/suite.h"
+
+#define ROW 4096u
+#define LAYERS 24u
+
+/* Groups in turn, layer by layer. A block of a group has a row of each of its layers. */
+struct mixed {
+	uint32_t groups;
+	uint32_t rows[OKV_MAX_GROUPS];
+	uint8_t *host[OKV_MAX_GROUPS];
+	struct oki_run *runs[OKV_MAX_GROUPS];
+	uint32_t run_count[OKV_MAX_GROUPS];
+	uint8_t *pages[LAYERS];
+	struct oki_layer_map maps[LAYERS];
+	struct oki_layer_copy layers[LAYERS];
+};
+
+/* tidy has a bit for each group whose rows are one run. */
+static void mixed_init(struct mixed *m, uint32_t groups, const uint32_t *rows, uint32_t tidy)
+{
+	uint64_t seed = groups;
+	*m = (struct mixed){.groups = groups};
+	for (uint32_t g = 0; g < groups; g++) {
+		const uint64_t block = (uint64_t)LAYERS * ROW;
+		m->rows[g] = rows[g];
+		m->host[g] = malloc(rows[g] * block);
+		case_noise(&seed, m->host[g], rows[g] * block);
+		m->runs[g] = scattered(m->host[g], block, rows[g]);
+		m->run_count[g] = rows[g];
+		if (!(tidy >> g & 1))
+			continue;
+		m->runs[g][0] = (struct oki_run){.host = m->host[g],
+						 .host_pitch = block,
+						 .blocks = rows[g],
+						 .page_pitch = 1,
+						 .inner = 1};
+		m->run_count[g] = 1;
+	}
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		uint32_t g = l % groups;
+		m->pages[l] = calloc(m->rows[g], ROW);
+		m->maps[l] = (struct oki_layer_map){.base = m->pages[l],
+						    .page_stride = ROW,
+						    .page_count = m->rows[g],
+						    .segment_count = 1,
+						    .segments = {{0, (uint64_t)l * ROW, ROW}}};
+		m->layers[l] = (struct oki_layer_copy){.map = &m->maps[l],
+						       .runs = m->runs[g],
+						       .run_count = m->run_count[g],
+						       .event = (CUevent)(uintptr_t)(l + 1)};
+	}
+}
+
+static void mixed_fini(struct mixed *m)
+{
+	for (uint32_t g = 0; g < m->groups; g++) {
+		free(m->host[g]);
+		free(m->runs[g]);
+	}
+	for (uint32_t l = 0; l < LAYERS; l++)
+		free(m->pages[l]);
+}
+
+static void check_bytes(const struct mixed *m)
+{
+	for (uint32_t l = 0; l < LAYERS; l++)
+		for (uint32_t i = 0; i < m->layers[l].run_count; i++) {
+			const struct oki_run *run = &m->layers[l].runs[i];
+			for (uint32_t o = 0; o < run->blocks; o++)
+				ck_assert(
+					memcmp(m->pages[l] +
+						       (run->page + o * run->page_pitch) * ROW,
+					       run->host + o * run->host_pitch + (uint64_t)l * ROW,
+					       ROW) == 0);
+		}
+}
+
+/* Until every layer is taken. Returns the launches. */
+static int copy_all(struct stage *s, const struct mixed *m)
+{
+	int launches = calls.launches;
+	for (uint32_t done = 0; done < LAYERS;) {
+		int taken = oki_cuda_ways_copy(&s->stream, OKI_TO_PAGES, m->layers + done,
+					       LAYERS - done, NULL);
+		ck_assert_int_ge(taken, 1);
+		done += (uint32_t)taken;
+		ck_assert_uint_le(done, LAYERS);
+	}
+	check_bytes(m);
+	return calls.launches - launches;
+}
+
+static const struct {
+	uint32_t groups, rows[OKV_MAX_GROUPS];
+} sets[] = {
+	{2, {5, 20}},			  /* all rows travel with the launch */
+	{2, {300, 17}},			  /* one table in memory, one with the launch */
+	{3, {300, 500, 100}},		  /* all in memory */
+	{8, {9, 9, 9, 9, 9, 9, 9, 9}},	  /* as many as have room */
+	{8, {20, 9, 9, 40, 9, 9, 71, 9}}, /* some have none */
+};
+
+/* One kernel for all groups, and every event behind its own layer's bytes. */
+START_TEST(groups_share_a_launch)
+{
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	stage_counters(&s);
+	mixed_init(&m, sets[_i].groups, sets[_i].rows, 0);
+	calls.columns_of_event = 1;
+	ck_assert_int_eq(copy_all(&s, &m), 1);
+	ck_assert_uint_eq(calls.events, LAYERS);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
+/* Without counters an event follows a kernel of its own stretch, whatever groups that has. */
+START_TEST(groups_without_counters)
+{
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	mixed_init(&m, sets[_i].groups, sets[_i].rows, 0);
+	calls.columns_of_event = 1;
+	copy_all(&s, &m);
+	ck_assert_uint_eq(calls.events, LAYERS);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
+/* Groups that were alone in a call may have taken all the room that rows have in a launch: then
+ * each gets launches of its own, with the right rows. */
+START_TEST(no_room_for_a_second_table)
+{
+	static const uint32_t rows[] = {OKI_GATHER_INLINE_ROWS, OKI_GATHER_INLINE_ROWS - 1};
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	stage_counters(&s);
+	mixed_init(&m, 2, rows, 0);
+	for (uint32_t g = 0; g < 2; g++)
+		ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + g, 1, NULL),
+				 1);
+	ck_assert_int_eq(copy_all(&s, &m), LAYERS);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
+/* A group of long runs goes by copy engines beside the kernel that has the other one. */
+START_TEST(each_group_by_its_own_way)
+{
+	static const uint32_t rows[] = {1024, 600};
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	/* The long one first, or the other. */
+	mixed_init(&m, 2, rows, _i ? 2 : 1);
+	ck_assert_int_eq(copy_all(&s, &m), 1);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_BOTH);
+	ck_assert_int_eq(calls.two, LAYERS / 2);
+	ck_assert_int_eq(calls.batches + calls.entries, 0);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
+/* What was chosen for a group holds: a call ends where another way begins. */
+START_TEST(ways_stay_as_they_were_chosen)
+{
+	static const uint32_t rows[] = {1024, 600};
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	mixed_init(&m, 2, rows, 1);
+	/* Each alone: copy engines, the kernel. */
+	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_DMA);
+	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + 1, 1, NULL), 1);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_KERNEL);
+	ck_assert_int_eq(copy_all(&s, &m), LAYERS / 2);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
+/* Copy engines busy in the other direction keep nobody waiting. */
+START_TEST(busy_engines_count_by_direction)
+{
+	static const uint32_t rows[] = {64};
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	mixed_init(&m, 1, rows, 1);
+	atomic_store(&s.device.copying[OKI_TO_BLOCKS], 256u << 20);
+	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_DMA);
+	ck_assert_uint_eq(atomic_load(&s.device.copying[OKI_TO_PAGES]), 64 * ROW);
+	oki_cuda_plans_forget(&s.stream);
+	ck_assert_uint_eq(atomic_load(&s.device.copying[OKI_TO_PAGES]), 0);
+	ck_assert_uint_eq(atomic_load(&s.device.copying[OKI_TO_BLOCKS]), 256u << 20);
+	atomic_store(&s.device.copying[OKI_TO_PAGES], 256u << 20);
+	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_KERNEL);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cuda groups");
+	TCase *tcase = tcase_create("groups");
+	const int all = sizeof(sets) / sizeof(sets[0]);
+	tcase_add_loop_test(tcase, groups_share_a_launch, 0, all);
+	tcase_add_loop_test(tcase, groups_without_counters, 0, all);
+	tcase_add_test(tcase, no_room_for_a_second_table);
+	tcase_add_loop_test(tcase, each_group_by_its_own_way, 0, 2);
+	tcase_add_test(tcase, ways_stay_as_they_were_chosen);
+	tcase_add_test(tcase, busy_engines_count_by_direction);
+	suite_add_tcase(suite, tcase);
+	return kv_suite_run(suite);
+}
+
+#else
+
+int main(void)
+{
+	puts("skipped: this build has no CUDA headers");
+	return 77;
+}
+
+#endif
