@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "device/cuda_device.h"
@@ -122,6 +123,7 @@ static int prepare(struct oki_device *device, const struct oki_log *log, struct 
 	if (device->path == OKV_COPY_KERNEL)
 		return 0;
 	oki_cuda_measure(device);
+	oki_cuda_probe_init(device);
 	for (int d = 0; d < 2; d++) {
 		char text[256];
 		oki_cuda_rates_print(&device->rates[d], text, sizeof(text));
@@ -189,7 +191,8 @@ static void cuda_close(struct oki_device *device)
 		return;
 	struct oki_cuda_scope scope;
 	if (enter(device, &scope) == CUDA_SUCCESS) {
-		oki_cuda_kernel_unload(device);
+		if (oki_cuda_probe_fini(device))
+			oki_cuda_kernel_unload(device);
 		oki_cuda_leave(&scope);
 	}
 	device->api->primary_release(device->device);
@@ -472,6 +475,8 @@ static int cuda_query(struct oki_mark *mark, struct okv_error *err)
 	CUresult result = enter(mark->device, &scope);
 	if (result == CUDA_SUCCESS) {
 		result = mark->device->api->event_query(mark->event);
+		if (result == CUDA_ERROR_NOT_READY)
+			oki_cuda_probe_launch(mark->device, oki_now_ns());
 		oki_cuda_leave(&scope);
 	}
 	if (result == CUDA_SUCCESS)

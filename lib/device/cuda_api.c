@@ -24,7 +24,8 @@ struct entry {
 #define REQUIRED(field, symbol) {NAME(symbol), offsetof(struct oki_cuda_api, field), false},
 #define OPTIONAL(field, symbol) {NAME(symbol), offsetof(struct oki_cuda_api, field), true},
 
-static const struct entry entries[] = {OKI_CUDA_CALLS(REQUIRED) OKI_CUDA_OPTIONAL_CALLS(OPTIONAL)};
+static const struct entry entries[] = {OKI_CUDA_CALLS(REQUIRED) OKI_CUDA_OPTIONAL_CALLS(OPTIONAL)
+					       OKI_CUDA_TIME_CALLS(OPTIONAL)};
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct oki_cuda_api loaded;

@@ -50,21 +50,25 @@
 	CALL(launch, cuLaunchKernel)                                   \
 	CALL(priority_range, cuCtxGetStreamPriorityRange)
 
-/* Absent (NULL) in older drivers. */
+/* Done without where it is absent (NULL). */
 #if CUDA_VERSION >= 13000
 #define OKI_CUDA_HAS_BATCH 1
-#define OKI_CUDA_OPTIONAL_CALLS(CALL)                \
-	CALL(stream_wait_value, cuStreamWaitValue32) \
-	CALL(copy_batch, cuMemcpyBatchAsync)
+#define OKI_CUDA_BATCH_CALLS(CALL) CALL(copy_batch, cuMemcpyBatchAsync)
 #else
 #define OKI_CUDA_HAS_BATCH 0
-#define OKI_CUDA_OPTIONAL_CALLS(CALL) CALL(stream_wait_value, cuStreamWaitValue32)
+#define OKI_CUDA_BATCH_CALLS(CALL)
 #endif
+#define OKI_CUDA_OPTIONAL_CALLS(CALL)                \
+	CALL(stream_wait_value, cuStreamWaitValue32) \
+	OKI_CUDA_BATCH_CALLS(CALL)
+/* Likewise; the stand-in driver of the tests has no times. */
+#define OKI_CUDA_TIME_CALLS(CALL) CALL(event_elapsed, cuEventElapsedTime)
 
 struct oki_cuda_api {
 #define OKI_CUDA_FIELD(field, symbol) __typeof__(symbol) *(field);
 	OKI_CUDA_CALLS(OKI_CUDA_FIELD)
 	OKI_CUDA_OPTIONAL_CALLS(OKI_CUDA_FIELD)
+	OKI_CUDA_TIME_CALLS(OKI_CUDA_FIELD)
 #undef OKI_CUDA_FIELD
 };
 

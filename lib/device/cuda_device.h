@@ -31,6 +31,16 @@ struct oki_cuda_tensor {
 	uint64_t from, to;
 };
 
+/* A kernel that does nothing, to see how long it waits for an SM. The worker's. */
+struct oki_cuda_probe {
+	CUstream stream;
+	CUevent from, to; /* with times */
+	bool works;
+	bool out; /* launched, and nobody looked since */
+	uint64_t launched_ns, call_ns;
+	double wait_ns, last_ns; /* of the last two, the longer and the latest */
+};
+
 struct oki_device {
 	const struct oki_cuda_api *api;
 	int32_t index;
@@ -48,7 +58,10 @@ struct oki_device {
 	uint64_t pin_limit; /* longest registration; what is longer goes in pieces */
 	struct oki_cuda_tensor tensors[OKI_CUDA_TENSORS]; /* changed as reach is */
 	uint32_t tensor_count;
-	_Atomic uint64_t copying[2]; /* bytes that streams have given to engines, by direction */
+	/* By direction: bytes that streams have given to engines, and streams that copy. */
+	_Atomic uint64_t copying[2];
+	_Atomic uint32_t active[2];
+	struct oki_cuda_probe probe;
 };
 
 /* Memory for tables: filled in pinned host memory, read by the kernel from the GPU's. */
@@ -109,7 +122,9 @@ struct oki_stream {
 	uint32_t stretches; /* copied since it was recycled */
 	struct oki_cuda_pending pending;
 	enum oki_cuda_way way; /* of the last one */
-	uint64_t copying[2];   /* bytes given to copy engines since it was recycled, by direction */
+	/* Since it was recycled, by direction: bytes given to engines, and whether it copies. */
+	uint64_t copying[2];
+	bool active[2];
 	struct oki_cuda_chunk *chunks;
 	struct oki_cuda_plan *plans; /* of this stream's runs until it is recycled */
 };
@@ -238,6 +253,16 @@ CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction dire
 			      const struct oki_layer_map *const *maps, const bool *ends,
 			      uint32_t map_count, struct oki_cuda_signal *ret_signals,
 			      uint32_t *ret_signal_count);
+
+/* ---- how busy the SMs are ---- */
+
+void oki_cuda_probe_init(struct oki_device *device);
+/* False: its kernel has not ended, and the module must stay. */
+bool oki_cuda_probe_fini(struct oki_device *device);
+/* Where the worker has time: if the last look is some time ago. Inside a scope. */
+void oki_cuda_probe_launch(struct oki_device *device, uint64_t now_ns);
+/* How long a kernel waits for an SM, by all that is known. Inside a scope. */
+double oki_cuda_probe_wait(struct oki_device *device, uint64_t now_ns);
 
 /* ---- choosing ---- */
 

@@ -21,6 +21,9 @@ static_assert(sizeof(struct oki_gather) <= 4096, "a launch");
 #define FLIGHT_BYTES (128u << 10)
 #define WORD_BYTES 16u
 
+/* A publish has this part of the SMs while a restore is on its way. */
+#define BESIDE_RESTORE 4u
+
 /* With so much left to copy the next kernel may start: about what the link moves until it does. */
 #define EARLY_BYTES (2u << 20)
 
@@ -389,6 +392,19 @@ static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *l
 	return api->stream_wait_event(stream->stream, done, 0);
 }
 
+/*
+ * What a kernel writes to the host goes the way that another one's requests to read take, and at
+ * full speed they wait behind it: a restore would get next to nothing until the publish ends. Few
+ * SMs leave gaps.
+ */
+static uint32_t sms_for(const struct oki_device *device, enum oki_direction direction)
+{
+	if (direction == OKI_TO_PAGES ||
+	    !atomic_load_explicit(&device->active[OKI_TO_PAGES], memory_order_relaxed))
+		return device->sms;
+	return (device->sms + BESIDE_RESTORE - 1) / BESIDE_RESTORE;
+}
+
 CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction direction,
 			      const struct oki_cuda_table *const *tables,
 			      const struct oki_layer_map *const *maps, const bool *ends,
@@ -400,8 +416,8 @@ CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction dire
 	for (uint32_t first = 0; first < map_count; first = launch.end) {
 		struct oki_cuda_signal *signals = ends ? ret_signals + *ret_signal_count : NULL;
 		uint32_t count = 0;
-		oki_cuda_launch_fill(tables, direction, maps, first, map_count, stream->device->sms,
-				     &launch);
+		oki_cuda_launch_fill(tables, direction, maps, first, map_count,
+				     sms_for(stream->device, direction), &launch);
 		if (ends && stream->counters)
 			count = set_signals(stream, &launch, ends, first, signals);
 		CUresult result = launch_next(stream, &launch, signals, count);

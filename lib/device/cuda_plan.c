@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "device/rect.h"
 
@@ -134,6 +135,10 @@ void oki_cuda_plans_forget(struct oki_stream *stream)
 		atomic_fetch_sub_explicit(&stream->device->copying[d], stream->copying[d],
 					  memory_order_relaxed);
 		stream->copying[d] = 0;
+		if (stream->active[d])
+			atomic_fetch_sub_explicit(&stream->device->active[d], 1,
+						  memory_order_relaxed);
+		stream->active[d] = false;
 	}
 	stream->stretches = 0;
 	stream->pending.count = 0;
@@ -407,6 +412,7 @@ static enum oki_cuda_way fastest(struct oki_stream *stream, enum oki_direction d
 		atomic_load_explicit(&stream->device->copying[direction], memory_order_relaxed);
 	uint64_t own = stream->copying[direction];
 	sum.ahead = copying > own ? copying - own : 0;
+	sum.wait_ns = oki_cuda_probe_wait(stream->device, oki_now_ns());
 	sum.follows = stream->stretches > 0;
 	sum.last = stream->way;
 	return oki_cuda_choose(rates, &sum);

@@ -37,6 +37,7 @@ enum oki_cuda_way {
 struct oki_cuda_load {
 	uint64_t bytes;
 	uint64_t ahead;		/* bytes of other streams that copy engines may take first */
+	double wait_ns;		/* until a kernel gets its first SM */
 	double dma_ns;		/* all of it by copy engines */
 	double kernel_ns;	/* all of it by the kernel, without its launch */
 	double long_dma_ns;	/* the runs that suit copy engines, by those */

@@ -349,6 +349,10 @@ int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
 		.layer_count = stream->pending.count ? next_layers(&stream->pending) : layer_count,
 		.err = err,
 	};
+	if (!stream->active[direction])
+		atomic_fetch_add_explicit(&stream->device->active[direction], 1,
+					  memory_order_relaxed);
+	stream->active[direction] = true;
 	sort_by_group(&j);
 	if (stream->pending.count)
 		return follow_next(&j);

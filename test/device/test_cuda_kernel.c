@@ -424,8 +424,9 @@ static void both_runs(const struct rig *r, uint32_t first, struct oki_run *ret_r
 static void both_init(struct rig *r)
 {
 	rig_init(r, OKV_COPY_AUTO, 0);
-	/* What is chosen must not depend on this machine, nor on ORBITKV_COPY. */
+	/* What is chosen must not depend on this machine, on ORBITKV_COPY or on other work. */
 	r->device->path = OKV_COPY_AUTO;
+	oki_cuda_probe_fini(r->device);
 	r->device->rates[0] = r->device->rates[1] = oki_cuda_default_rates;
 }
 

@@ -243,7 +243,7 @@ int main(void)
 
 int main(void)
 {
-	puts("skipped: this build has no CUDA headers");
+	puts("skipped: built without CUDA headers");
 	return 77;
 }
 

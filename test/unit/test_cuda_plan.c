@@ -273,6 +273,18 @@ START_TEST(the_faster_way_is_chosen)
 	load = even(1 << 30, 19.4e6, 21e6);
 	load.ahead = 128 << 20;
 	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	/* A kernel that waits for its SMs must be the faster by that, but for one that has them
+	 * from the one before. */
+	load = even(4 << 20, 2048 * 740., 84e3);
+	load.wait_ns = 1.3e6;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load.wait_ns = 1.5e6;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	load.follows = true;
+	load.last = OKI_CUDA_WAY_KERNEL;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load.last = OKI_CUDA_WAY_DMA;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
 	/* Within an operation a small gain is not worth changing sides. */
 	load = even(512 << 10, 22e3, 10.3e3);
 	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);

@@ -1,0 +1,92 @@
+/*
+ * [B] How long a kernel waits for an SM. Beside a model that may be long, a millisecond where each
+ * of its blocks holds an SM so long, and copy engines wait for nobody. Nothing tells but to try: a
+ * kernel that does nothing, now and then while the worker has time, between two events. What it
+ * finds holds for the next operation.
+ */
+#include "device/cuda_device.h"
+
+#include "base/clock.h"
+
+#define PERIOD_NS 500000u
+/* On an idle GPU a kernel starts and ends within a few microseconds. */
+#define IDLE_NS 10000.0
+
+void oki_cuda_probe_init(struct oki_device *device)
+{
+	struct oki_cuda_probe *p = &device->probe;
+	const struct oki_cuda_api *api = device->api;
+	if (!api->event_elapsed)
+		return;
+	CUresult result = api->stream_create(&p->stream, CU_STREAM_NON_BLOCKING, device->priority);
+	if (result == CUDA_SUCCESS)
+		result = api->event_create(&p->from, CU_EVENT_DEFAULT);
+	if (result == CUDA_SUCCESS)
+		result = api->event_create(&p->to, CU_EVENT_DEFAULT);
+	p->works = result == CUDA_SUCCESS;
+	if (!p->works)
+		oki_cuda_probe_fini(device);
+}
+
+bool oki_cuda_probe_fini(struct oki_device *device)
+{
+	struct oki_cuda_probe *p = &device->probe;
+	const struct oki_cuda_api *api = device->api;
+	bool ended = !p->out || api->event_query(p->to) == CUDA_SUCCESS;
+	if (p->to)
+		api->event_destroy(p->to);
+	if (p->from)
+		api->event_destroy(p->from);
+	if (p->stream)
+		api->stream_destroy(p->stream);
+	*p = (struct oki_cuda_probe){0};
+	return ended;
+}
+
+void oki_cuda_probe_launch(struct oki_device *device, uint64_t now_ns)
+{
+	struct oki_cuda_probe *p = &device->probe;
+	const struct oki_cuda_api *api = device->api;
+	if (!p->works || p->out || (p->launched_ns && now_ns - p->launched_ns < PERIOD_NS))
+		return;
+	struct oki_cuda_launch nothing = {.lanes = 32, .blocks = 1};
+	uint64_t start = oki_now_ns();
+	p->launched_ns = now_ns;
+	CUresult result = api->event_record(p->from, p->stream);
+	if (result == CUDA_SUCCESS)
+		result = oki_cuda_launch(device, p->stream, &nothing);
+	/* The first event may be there before the kernel is. */
+	p->call_ns = oki_now_ns() - start;
+	if (result == CUDA_SUCCESS)
+		result = api->event_record(p->to, p->stream);
+	p->out = p->works = result == CUDA_SUCCESS;
+}
+
+/* The longer one of the last two: to wait costs an operation more than to use the slower way. */
+static void take(struct oki_cuda_probe *p, double ns)
+{
+	ns = ns - (double)p->call_ns > IDLE_NS ? ns - (double)p->call_ns : 0;
+	p->wait_ns = ns > p->last_ns ? ns : p->last_ns;
+	p->last_ns = ns;
+}
+
+double oki_cuda_probe_wait(struct oki_device *device, uint64_t now_ns)
+{
+	struct oki_cuda_probe *p = &device->probe;
+	const struct oki_cuda_api *api = device->api;
+	float ms = 0;
+	if (!p->out)
+		return p->wait_ns;
+	CUresult result = api->event_query(p->to);
+	double age = (double)(now_ns - p->launched_ns);
+	if (result == CUDA_ERROR_NOT_READY)
+		return age > IDLE_NS && age > p->wait_ns ? age : p->wait_ns;
+	p->out = false;
+	if (result == CUDA_SUCCESS)
+		result = api->event_elapsed(&ms, p->from, p->to);
+	if (result == CUDA_SUCCESS)
+		take(p, ms * 1e6);
+	else
+		p->works = false;
+	return p->wait_ns;
+}
