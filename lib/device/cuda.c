@@ -124,6 +124,9 @@ static int prepare(struct oki_device *device, const struct oki_log *log, struct 
 		return 0;
 	oki_cuda_measure(device);
 	oki_cuda_probe_init(device);
+	if (!device->probe.works)
+		oki_log(log, OKV_LOG_DEBUG, "GPU %d: nothing says how long kernels wait for SMs",
+			device->index);
 	for (int d = 0; d < 2; d++) {
 		char text[256];
 		oki_cuda_rates_print(&device->rates[d], text, sizeof(text));

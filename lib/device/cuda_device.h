@@ -36,7 +36,8 @@ struct oki_cuda_probe {
 	CUstream stream;
 	CUevent from, to; /* with times */
 	bool works;
-	bool out; /* launched, and nobody looked since */
+	bool out;  /* launched, and nobody has seen its end */
+	bool lost; /* launched, and nobody ever will */
 	uint64_t launched_ns, call_ns;
 	double wait_ns, last_ns; /* of the last two, the longer and the latest */
 };
@@ -243,6 +244,8 @@ void oki_cuda_launch_fill(const struct oki_cuda_table *const *tables, enum oki_d
 			  uint32_t map_count, uint32_t sms, struct oki_cuda_launch *ret_launch);
 CUresult oki_cuda_launch(struct oki_device *device, CUstream stream,
 			 struct oki_cuda_launch *launch);
+/* That a kernel of this direction may use now. */
+uint32_t oki_cuda_sms(const struct oki_device *device, enum oki_direction direction);
 /*
  * Queue the kernel for layers, tables[i] with the rows of layer i, with a signal at each end of a
  * stretch: ends[i] says whether one ends after layer i. Every launch's last layer is such an end
@@ -278,7 +281,7 @@ void oki_cuda_plans_forget(struct oki_stream *stream);
 /*
  * Settle the way of plans that have none: the fastest one by prediction for all layers that follow
  * such plans, plans[i] being that of layer i; `together` layers make a stretch. It holds for all
- * other layers of these plans. BOTH only if some plan has runs of both kinds.
+ * other layers of these plans. BOTH only if there are runs of both kinds, in one plan or in two.
  */
 void oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
 			  struct oki_cuda_plan *const *plans,
@@ -296,6 +299,8 @@ CUresult oki_cuda_plan_fork(struct oki_stream *stream, struct oki_cuda_plan *pla
  * Up to `few` of them need no memory of the GPU's. */
 CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, uint32_t few,
 			     const struct oki_cuda_table **ret_table);
+/* The rows that it has. */
+uint64_t oki_cuda_plan_kernel_rows(const struct oki_cuda_plan *plan);
 /* The runs that go by copy engines beside the kernel, and how many rows they have. */
 uint32_t oki_cuda_plan_long(const struct oki_cuda_plan *plan, const struct oki_run **ret_runs,
 			    uint64_t *ret_rows);

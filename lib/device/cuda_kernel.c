@@ -204,7 +204,8 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 		units = count_units(g);
 	}
 	uint64_t blocks = (units * launch->lanes + OKI_GATHER_THREADS - 1) / OKI_GATHER_THREADS;
-	launch->blocks = (uint32_t)(blocks < sms ? blocks : sms);
+	/* Even for layers of which it has no row: it raises their counters. */
+	launch->blocks = (uint32_t)(blocks < sms ? blocks + (blocks == 0) : sms);
 	launch->units = (uint32_t)units;
 }
 
@@ -397,7 +398,7 @@ static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *l
  * full speed they wait behind it: a restore would get next to nothing until the publish ends. Few
  * SMs leave gaps.
  */
-static uint32_t sms_for(const struct oki_device *device, enum oki_direction direction)
+uint32_t oki_cuda_sms(const struct oki_device *device, enum oki_direction direction)
 {
 	if (direction == OKI_TO_PAGES ||
 	    !atomic_load_explicit(&device->active[OKI_TO_PAGES], memory_order_relaxed))
@@ -417,7 +418,7 @@ CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction dire
 		struct oki_cuda_signal *signals = ends ? ret_signals + *ret_signal_count : NULL;
 		uint32_t count = 0;
 		oki_cuda_launch_fill(tables, direction, maps, first, map_count,
-				     sms_for(stream->device, direction), &launch);
+				     oki_cuda_sms(stream->device, direction), &launch);
 		if (ends && stream->counters)
 			count = set_signals(stream, &launch, ends, first, signals);
 		CUresult result = launch_next(stream, &launch, signals, count);

@@ -5,6 +5,7 @@
  */
 #include "device/cuda_device.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,9 @@
 
 /* Kinds of layers in one group that are told apart; more share the last one's prediction. */
 #define SHAPES_MAX 4u
+/* A kernel on a quarter of its SMs takes so many times as long, at 4 of them (measured: 1.4 for
+ * rows of 4 KiB and more, 1.8 below). */
+#define FEW_SMS 1.5
 
 /* Layers that cost the same: they differ in where they lie only. */
 struct shape {
@@ -56,8 +60,8 @@ struct oki_cuda_plan {
 	enum oki_cuda_way way;
 	struct oki_cuda_table tables[2]; /* of the rest, of all */
 	uint32_t long_count;		 /* of the runs, those that suit copy engines */
-	/* Owned; NULL: they are of one kind. Those for copy engines come first; others from
-	 * sorted[run_count] on. */
+	/* Owned; NULL: they are of one kind, or go for such. Those for copy engines come first;
+	 * others from sorted[run_count] on. */
 	struct oki_run *sorted;
 	struct oki_gather_row few[2][OKI_GATHER_INLINE_ROWS];
 };
@@ -371,13 +375,24 @@ static bool has_choice(const struct oki_stream *stream, const struct oki_cuda_pl
 	       stream->device->path != OKV_COPY_DMA;
 }
 
-/* Does layer i follow the first plan, as do all before it? */
-static bool of_one_plan(struct oki_cuda_plan *const *plans, uint32_t count)
+/* Neighbours of one plan, which copy engines may take `together` in one operation. */
+static void add_layers(struct oki_stream *stream, const struct oki_cuda_rates *rates,
+		       struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
+		       uint32_t map_count, uint32_t together, struct oki_cuda_load *sum)
 {
-	uint32_t i = 1;
-	while (i < count && plans[i] == plans[0])
-		i++;
-	return i == count;
+	double dma_ns = 0, stacked_ns = INFINITY;
+	for (uint32_t i = 0; i < map_count; i++) {
+		const struct oki_cuda_load *load = load_of(stream, rates, plan, maps[i]);
+		dma_ns += load->dma_ns;
+		sum->bytes += load->bytes;
+		sum->kernel_ns += load->kernel_ns;
+		sum->long_dma_ns += load->long_dma_ns;
+		sum->short_kernel_ns += load->short_kernel_ns;
+	}
+	together = together < map_count ? together : map_count;
+	if (oki_cuda_may_stack(stream->device, maps, together))
+		stacked_ns = stack_ns(stream, rates, plan, maps, together) * map_count / together;
+	sum->dma_ns += stacked_ns < dma_ns ? stacked_ns : dma_ns;
 }
 
 static enum oki_cuda_way fastest(struct oki_stream *stream, enum oki_direction direction,
@@ -388,25 +403,22 @@ static enum oki_cuda_way fastest(struct oki_stream *stream, enum oki_direction d
 	const struct oki_cuda_rates *rates = &stream->device->rates[direction];
 	struct oki_cuda_load sum = {0};
 	bool some_long = false, some_short = false;
-	for (uint32_t i = 0; i < map_count; i++) {
-		if (!plans[i] || plans[i]->chosen)
+	for (uint32_t first = 0, end; first < map_count; first = end) {
+		struct oki_cuda_plan *plan = plans[first];
+		end = first + 1;
+		while (end < map_count && plans[end] == plan)
+			end++;
+		if (!plan || plan->chosen)
 			continue;
-		const struct oki_cuda_load *load = load_of(stream, rates, plans[i], maps[i]);
-		sum.bytes += load->bytes;
-		sum.dma_ns += load->dma_ns;
-		sum.kernel_ns += load->kernel_ns;
-		sum.long_dma_ns += load->long_dma_ns;
-		sum.short_kernel_ns += load->short_kernel_ns;
-		some_long |= plans[i]->long_count > 0;
-		some_short |= plans[i]->long_count < plans[i]->run_count;
+		add_layers(stream, rates, plan, maps + first, end - first, together, &sum);
+		some_long |= plan->long_count > 0;
+		some_short |= plan->long_count < plan->run_count;
 	}
 	/* Both need runs of both kinds, and a side stream that can wait for the kernel's layers. */
 	sum.shared = some_long && some_short && stream->counters;
-	if (of_one_plan(plans, map_count) && oki_cuda_may_stack(stream->device, maps, together)) {
-		double ns =
-			stack_ns(stream, rates, plans[0], maps, together) * map_count / together;
-		if (ns < sum.dma_ns)
-			sum.dma_ns = ns;
+	if (oki_cuda_sms(stream->device, direction) < stream->device->sms) {
+		sum.kernel_ns *= FEW_SMS;
+		sum.short_kernel_ns *= FEW_SMS;
 	}
 	uint64_t copying =
 		atomic_load_explicit(&stream->device->copying[direction], memory_order_relaxed);
@@ -451,6 +463,11 @@ enum oki_cuda_way oki_cuda_plan_way(const struct oki_cuda_plan *plan)
 static bool is_shared(const struct oki_cuda_plan *plan)
 {
 	return plan->way == OKI_CUDA_WAY_BOTH && plan->long_count;
+}
+
+uint64_t oki_cuda_plan_kernel_rows(const struct oki_cuda_plan *plan)
+{
+	return is_shared(plan) ? plan->rest.rows : plan->all.rows;
 }
 
 CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, uint32_t few,

@@ -11,6 +11,7 @@
 #define PERIOD_NS 500000u
 /* On an idle GPU a kernel starts and ends within a few microseconds. */
 #define IDLE_NS 10000.0
+#define CLOSE_NS 20000000u
 
 void oki_cuda_probe_init(struct oki_device *device)
 {
@@ -28,11 +29,24 @@ void oki_cuda_probe_init(struct oki_device *device)
 		oki_cuda_probe_fini(device);
 }
 
+/* A model lets it go soon; one that never does must not keep anybody from closing. */
+static bool has_ended(struct oki_device *device)
+{
+	const struct oki_cuda_probe *p = &device->probe;
+	const uint64_t end = oki_now_ns() + CLOSE_NS;
+	if (p->lost || !p->out)
+		return !p->lost;
+	while (device->api->event_query(p->to) == CUDA_ERROR_NOT_READY)
+		if (oki_now_ns() >= end)
+			return false;
+	return true;
+}
+
 bool oki_cuda_probe_fini(struct oki_device *device)
 {
 	struct oki_cuda_probe *p = &device->probe;
 	const struct oki_cuda_api *api = device->api;
-	bool ended = !p->out || api->event_query(p->to) == CUDA_SUCCESS;
+	bool ended = has_ended(device);
 	if (p->to)
 		api->event_destroy(p->to);
 	if (p->from)
@@ -43,11 +57,21 @@ bool oki_cuda_probe_fini(struct oki_device *device)
 	return ended;
 }
 
+/* What is known no longer holds, and there will be no other one. */
+static void give_up(struct oki_cuda_probe *p)
+{
+	p->works = p->out = false;
+	p->wait_ns = p->last_ns = 0;
+}
+
 void oki_cuda_probe_launch(struct oki_device *device, uint64_t now_ns)
 {
 	struct oki_cuda_probe *p = &device->probe;
 	const struct oki_cuda_api *api = device->api;
-	if (!p->works || p->out || (p->launched_ns && now_ns - p->launched_ns < PERIOD_NS))
+	if (!p->works || (p->launched_ns && now_ns - p->launched_ns < PERIOD_NS))
+		return;
+	oki_cuda_probe_wait(device, now_ns);
+	if (!p->works || p->out)
 		return;
 	struct oki_cuda_launch nothing = {.lanes = 32, .blocks = 1};
 	uint64_t start = oki_now_ns();
@@ -57,15 +81,24 @@ void oki_cuda_probe_launch(struct oki_device *device, uint64_t now_ns)
 		result = oki_cuda_launch(device, p->stream, &nothing);
 	/* The first event may be there before the kernel is. */
 	p->call_ns = oki_now_ns() - start;
-	if (result == CUDA_SUCCESS)
+	p->out = result == CUDA_SUCCESS;
+	if (p->out)
 		result = api->event_record(p->to, p->stream);
-	p->out = p->works = result == CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS)
+		return;
+	p->lost = p->out;
+	give_up(p);
+}
+
+static double beyond_calls(const struct oki_cuda_probe *p, double ns)
+{
+	ns -= (double)p->call_ns;
+	return ns > IDLE_NS ? ns : 0;
 }
 
 /* The longer one of the last two: to wait costs an operation more than to use the slower way. */
 static void take(struct oki_cuda_probe *p, double ns)
 {
-	ns = ns - (double)p->call_ns > IDLE_NS ? ns - (double)p->call_ns : 0;
 	p->wait_ns = ns > p->last_ns ? ns : p->last_ns;
 	p->last_ns = ns;
 }
@@ -78,15 +111,17 @@ double oki_cuda_probe_wait(struct oki_device *device, uint64_t now_ns)
 	if (!p->out)
 		return p->wait_ns;
 	CUresult result = api->event_query(p->to);
-	double age = (double)(now_ns - p->launched_ns);
+	double age = beyond_calls(p, (double)(now_ns - p->launched_ns));
 	if (result == CUDA_ERROR_NOT_READY)
-		return age > IDLE_NS && age > p->wait_ns ? age : p->wait_ns;
-	p->out = false;
+		return age > p->wait_ns ? age : p->wait_ns;
 	if (result == CUDA_SUCCESS)
 		result = api->event_elapsed(&ms, p->from, p->to);
-	if (result == CUDA_SUCCESS)
-		take(p, ms * 1e6);
-	else
-		p->works = false;
+	if (result == CUDA_SUCCESS) {
+		p->out = false;
+		take(p, beyond_calls(p, ms * 1e6));
+	} else {
+		p->lost = true;
+		give_up(p);
+	}
 	return p->wait_ns;
 }

@@ -49,7 +49,7 @@ enum oki_cuda_way oki_cuda_choose(const struct oki_cuda_rates *rates,
 				  const struct oki_cuda_load *load)
 {
 	double launch = rates->launch_ns + (load->follows ? 0 : START_NS);
-	/* A kernel that follows another one of the operation has its SMs from that. */
+	/* A kernel that follows another one of the operation mostly has its SMs from that. */
 	if (!load->follows || load->last == OKI_CUDA_WAY_DMA)
 		launch += load->wait_ns;
 	double kernel = launch + load->kernel_ns;

@@ -33,7 +33,7 @@ enum oki_cuda_way {
 	OKI_CUDA_WAY_BOTH,
 };
 
-/* Predicted costs of some layers of one plan together. */
+/* Predicted costs of some layers together. */
 struct oki_cuda_load {
 	uint64_t bytes;
 	uint64_t ahead;		/* bytes of other streams that copy engines may take first */

@@ -16,7 +16,7 @@ struct group {
 	const struct oki_run *runs;
 	uint32_t run_count;
 	uint64_t rows;
-	struct oki_cuda_plan *plan; /* NULL: copy engines alone, or no memory */
+	struct oki_cuda_plan *plan; /* NULL: no memory */
 };
 
 struct job {
@@ -277,7 +277,7 @@ static int by_kernel(const struct job *j, uint32_t layer_count)
 	return result == CUDA_SUCCESS ? follow_next(j) : refused(j, result);
 }
 
-/* ---- both ---- */
+/* ---- which way ---- */
 
 static struct group *find_group(struct job *j, const struct oki_layer_copy *layer)
 {
@@ -290,9 +290,9 @@ static struct group *find_group(struct job *j, const struct oki_layer_copy *laye
 		return group;
 	j->group_count++;
 	*group = (struct group){.runs = layer->runs, .run_count = layer->run_count};
-	if (j->stream->device->path != OKV_COPY_DMA)
-		group->plan = oki_cuda_plan_get(j->stream, layer->runs, layer->run_count);
-	/* Counted once: what later layers cost does not depend on the number of blocks. */
+	group->plan = oki_cuda_plan_get(j->stream, layer->runs, layer->run_count);
+	/* Counted once, with a plan: what later layers cost does not depend on the number of
+	 * blocks. */
 	group->rows = group->plan ? oki_cuda_plan_rows(group->plan)
 				  : oki_cuda_table_rows(layer->runs, layer->run_count);
 	return group;
@@ -318,11 +318,14 @@ static bool straddles(const struct job *j, uint32_t group)
 	return oki_cuda_plan_straddles(j->stream->device, j->groups[group].plan, maps, count);
 }
 
-/* Choose the way of the first layer. Returns how many layers have the same. */
+/* Choose the way of the first layer. Returns how many layers go along: what goes by copy engines
+ * alone, or what a kernel may have. */
 static uint32_t choose(const struct job *j)
 {
 	enum oki_cuda_way ways[OKV_MAX_GROUPS];
-	uint32_t together = j->layer_count, end = 1;
+	uint32_t together = j->layer_count, end = 0;
+	uint64_t rows = 0;
+	bool beside = false;
 	/* The first stretches are no measure of all. */
 	if (has_events(j, 0, j->layer_count))
 		together = stretch_end(j, 0, j->layer_count, 2);
@@ -332,9 +335,18 @@ static uint32_t choose(const struct job *j)
 		if (ways[g] != OKI_CUDA_WAY_DMA && straddles(j, g))
 			ways[g] = OKI_CUDA_WAY_DMA;
 	}
-	j->stream->way = ways[j->group[0]];
-	while (end < j->layer_count && ways[j->group[end]] == j->stream->way)
-		end++;
+	bool engines = ways[j->group[0]] == OKI_CUDA_WAY_DMA;
+	for (; end < j->layer_count; end++) {
+		enum oki_cuda_way way = ways[j->group[end]];
+		if ((way == OKI_CUDA_WAY_DMA) != engines)
+			break;
+		beside |= way == OKI_CUDA_WAY_BOTH;
+		rows += engines ? 0 : oki_cuda_plan_kernel_rows(j->plans[end]);
+	}
+	/* Of groups whose runs are all long a kernel would have nothing. */
+	j->stream->way = rows == 0 ? OKI_CUDA_WAY_DMA
+			 : beside  ? OKI_CUDA_WAY_BOTH
+				   : OKI_CUDA_WAY_KERNEL;
 	return end;
 }
 

@@ -71,8 +71,8 @@ static struct {
 	uint64_t ready;			   /* layers whose event was recorded */
 	uint64_t copying;		   /* layers that the last call copied, by engines */
 	CUstream copying_in;
-	/* Of each counter the last ones, the latest first: each follows all of the one behind it.
-	 */
+	/* Of each counter the last ones, the latest first. Of a layer's counter each follows all
+	 * of the one behind it. */
 	struct raise raises[OKI_CUDA_COUNTERS][RAISES];
 	uint32_t counters[OKI_CUDA_COUNTERS]; /* in the GPU's memory */
 	CUdeviceptr next_table;
@@ -343,6 +343,7 @@ static CUresult model_launch(CUfunction function, unsigned gx, unsigned gy, unsi
 	(void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)extra;
 	const struct oki_gather *g = parameters[0];
 	uint32_t groups = gx * (OKI_GATHER_THREADS / (uint32_t)(uintptr_t)function);
+	must(gx > 0, "a launch without blocks");
 	if (refuses())
 		return CUDA_ERROR_LAUNCH_FAILED;
 	uint32_t kernel = add_step(stream);
@@ -456,7 +457,9 @@ static CUresult model_wait_value(CUstream stream, CUdeviceptr at, uint32_t value
 	if (refuses())
 		return CUDA_ERROR_LAUNCH_FAILED;
 	must(raise->kernel != NO_STEP, "a wait for counter %u, which nobody raises", counter);
-	while (raise < last + RAISES - 1 && raise->kernel != NO_STEP && raise->count != value)
+	/* A gate is for the kernel before. */
+	while (counter > 0 && raise < last + RAISES - 1 && raise->kernel != NO_STEP &&
+	       raise->count != value)
 		raise++;
 	must(raise->kernel != NO_STEP && raise->count == value,
 	     "a wait for %u of counter %u, which kernel %u brings to %u", value, counter,

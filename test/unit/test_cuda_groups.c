@@ -87,18 +87,24 @@ static void check_bytes(const struct mixed *m)
 }
 
 /* Until every layer is taken. Returns the launches. */
-static int copy_all(struct stage *s, const struct mixed *m)
+static int copy_layers(struct stage *s, const struct oki_layer_copy *layers, uint32_t count)
 {
 	int launches = calls.launches;
-	for (uint32_t done = 0; done < LAYERS;) {
-		int taken = oki_cuda_ways_copy(&s->stream, OKI_TO_PAGES, m->layers + done,
-					       LAYERS - done, NULL);
+	for (uint32_t done = 0; done < count;) {
+		int taken = oki_cuda_ways_copy(&s->stream, OKI_TO_PAGES, layers + done,
+					       count - done, NULL);
 		ck_assert_int_ge(taken, 1);
 		done += (uint32_t)taken;
-		ck_assert_uint_le(done, LAYERS);
+		ck_assert_uint_le(done, count);
 	}
-	check_bytes(m);
 	return calls.launches - launches;
+}
+
+static int copy_all(struct stage *s, const struct mixed *m)
+{
+	int launches = copy_layers(s, m->layers, LAYERS);
+	check_bytes(m);
+	return launches;
 }
 
 static const struct {
@@ -180,6 +186,99 @@ START_TEST(each_group_by_its_own_way)
 }
 END_TEST
 
+/* Layers of the long one alone, in a later call of the part: nothing is left for a kernel. */
+START_TEST(a_group_of_long_runs_alone)
+{
+	static const uint32_t rows[] = {1024, 600};
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	mixed_init(&m, 2, rows, 1);
+	calls.columns_of_event = 1;
+	ck_assert_int_eq(copy_all(&s, &m), 1);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_BOTH);
+	calls.columns_of_event = 0;
+	memset(m.pages[0], 0, rows[0] * ROW);
+	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_DMA);
+	ck_assert_int_eq(calls.launches, 1);
+	check_bytes(&m);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
+/* A launch that has no room for more leaves layers of long runs alone to the next one, which has
+ * no row to copy and is there all the same: their events follow it. */
+START_TEST(a_launch_without_rows)
+{
+	enum { SEGMENTS = 8, LONG = 600, ALL = 1 + OKI_GATHER_COLUMNS / SEGMENTS };
+	const uint64_t block = (uint64_t)(ALL + 1) * ROW;
+	uint8_t *host = malloc(LONG * block), *pages = calloc((ALL + 1) * LONG, ROW);
+	struct oki_layer_map maps[ALL + 1];
+	struct oki_layer_copy layers[ALL + 1];
+	struct oki_run *few = scattered(host, block, 600);
+	struct oki_run run = {
+		.host = host, .host_pitch = block, .blocks = LONG, .page_pitch = 1, .inner = 1};
+	struct stage s;
+	uint64_t seed = 4;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	s.device.rates[0].copy_ns = 100;
+	case_noise(&seed, host, LONG * block);
+	for (uint32_t l = 0; l <= ALL; l++) {
+		maps[l] = (struct oki_layer_map){.base = pages + (uint64_t)l * LONG * ROW,
+						 .page_stride = ROW,
+						 .page_count = LONG,
+						 .segment_count = SEGMENTS};
+		/* In the other order, or they would be joined. */
+		for (uint32_t k = 0; k < SEGMENTS; k++)
+			maps[l].segments[k] = (struct oki_segment_map){
+				k * (ROW / SEGMENTS),
+				l * ROW + (SEGMENTS - 1 - k) * (ROW / SEGMENTS), ROW / SEGMENTS};
+		layers[l] = (struct oki_layer_copy){&maps[l], l ? &run : few, l ? 1 : 600,
+						    (CUevent)(uintptr_t)(l + 1)};
+	}
+	calls.columns_of_event = SEGMENTS;
+	ck_assert_int_eq(copy_layers(&s, layers, ALL + 1), 2);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_BOTH);
+	ck_assert_uint_eq(calls.events, ALL + 1);
+	for (uint32_t l = 1; l <= ALL; l++)
+		for (uint32_t k = 0; k < SEGMENTS; k++)
+			for (uint64_t r = 0; r < LONG; r++)
+				ck_assert(
+					memcmp(maps[l].base + r * ROW +
+						       maps[l].segments[k].page_offset,
+					       host + r * block + maps[l].segments[k].block_offset,
+					       ROW / SEGMENTS) == 0);
+	stage_fini(&s);
+	free(host);
+	free(pages);
+	free(few);
+}
+END_TEST
+
+/* One that was chosen to go by the kernel goes along with those of both kinds. */
+START_TEST(chosen_apart_copied_together)
+{
+	static const uint32_t rows[] = {300, 1024, 600};
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	mixed_init(&m, 3, rows, 2);
+	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_KERNEL);
+	ck_assert_int_eq(copy_layers(&s, m.layers + 1, 2), 1);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_BOTH);
+	ck_assert_int_eq(copy_all(&s, &m), 1);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_BOTH);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
 /* What was chosen for a group holds: a call ends where another way begins. */
 START_TEST(ways_stay_as_they_were_chosen)
 {
@@ -197,6 +296,44 @@ START_TEST(ways_stay_as_they_were_chosen)
 	ck_assert_int_eq(copy_all(&s, &m), LAYERS / 2);
 	stage_fini(&s);
 	mixed_fini(&m);
+}
+END_TEST
+
+/* Neighbours of one group in one allocation: a copy that spans them is cheaper than the kernel,
+ * also where layers of another group stand between. */
+START_TEST(neighbours_of_a_group_are_one_copy)
+{
+	enum { ROWS = 64, EACH = 4, ALL = 10 };
+	const uint64_t row = 32768, block = ALL * row;
+	uint8_t *host = calloc(ROWS, block), *pages = calloc(ALL * ROWS, row);
+	struct oki_run *runs[] = {scattered(host, block, ROWS), scattered(host, block, ROWS)};
+	struct oki_layer_map maps[ALL];
+	struct oki_layer_copy layers[ALL];
+	struct stage s;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	s.device.rates[0].copy_ns = 100;
+	for (uint64_t l = 0; l < ALL; l++) {
+		maps[l] = (struct oki_layer_map){.base = pages + l * ROWS * row,
+						 .page_stride = row,
+						 .page_count = ROWS,
+						 .segment_count = 1,
+						 .segments = {{0, l * row, row}}};
+		layers[l] =
+			(struct oki_layer_copy){&maps[l], runs[l % (EACH + 1) == EACH], ROWS, NULL};
+	}
+	ck_assert_int_eq(copy_layers(&s, layers, ALL), 1);
+	oki_cuda_plans_forget(&s.stream);
+	s.device.tensors[0] =
+		(struct oki_cuda_tensor){(uintptr_t)pages, (uintptr_t)pages + ALL * ROWS * row};
+	s.device.tensor_count = 1;
+	ck_assert_int_eq(copy_layers(&s, layers, ALL), 0);
+	ck_assert_int_eq(calls.two, 2 * ROWS);
+	stage_fini(&s);
+	free(runs[0]);
+	free(runs[1]);
+	free(host);
+	free(pages);
 }
 END_TEST
 
@@ -233,7 +370,11 @@ int main(void)
 	tcase_add_loop_test(tcase, groups_without_counters, 0, all);
 	tcase_add_test(tcase, no_room_for_a_second_table);
 	tcase_add_loop_test(tcase, each_group_by_its_own_way, 0, 2);
+	tcase_add_test(tcase, a_group_of_long_runs_alone);
+	tcase_add_test(tcase, a_launch_without_rows);
+	tcase_add_test(tcase, chosen_apart_copied_together);
 	tcase_add_test(tcase, ways_stay_as_they_were_chosen);
+	tcase_add_test(tcase, neighbours_of_a_group_are_one_copy);
 	tcase_add_test(tcase, busy_engines_count_by_direction);
 	suite_add_tcase(suite, tcase);
 	return kv_suite_run(suite);

@@ -184,20 +184,30 @@ static uint32_t plain_load(const struct stage *s, const struct oki_run *runs, ui
 	return long_count;
 }
 
+static bool is_among(const struct oki_run *run, const struct oki_run *runs, uint32_t count)
+{
+	uint32_t i = 0;
+	while (i < count && memcmp(run, &runs[i], sizeof(*run)) != 0)
+		i++;
+	return i < count;
+}
+
 /* All rows but those that go by copy engines, and whether segments may be joined. */
 static void check_table(struct stage *s, struct oki_cuda_plan *plan, const struct oki_run *runs,
 			uint32_t count)
 {
 	const struct oki_cuda_table *table;
-	const struct oki_run *long_runs;
+	const struct oki_run *long_runs = NULL;
 	uint64_t long_rows = 0;
 	bool joinable = true;
-	oki_cuda_plan_long(plan, &long_runs, &long_rows);
+	uint32_t long_count = oki_cuda_plan_long(plan, &long_runs, &long_rows);
 	ck_assert_int_eq(oki_cuda_plan_table(&s->stream, plan, OKI_GATHER_INLINE_ROWS, &table),
 			 CUDA_SUCCESS);
 	for (uint32_t i = 0; i < count; i++)
-		joinable = joinable && oki_run_is_joinable(&runs[i]);
-	ck_assert(table->joinable == joinable || (long_rows && table->joinable));
+		joinable = joinable && (oki_run_is_joinable(&runs[i]) ||
+					is_among(&runs[i], long_runs, long_count));
+	ck_assert_int_eq(table->joinable, joinable);
+	ck_assert_uint_eq(oki_cuda_plan_kernel_rows(plan), table->count);
 	ck_assert_uint_eq(table->count, oki_cuda_table_rows(runs, count) - long_rows);
 }
 

@@ -115,6 +115,13 @@ static void teardown(void)
 	free(pages);
 }
 
+/* The calls of a launch take 3 us, as far as the probe knows. */
+static void look(uint64_t now_ns)
+{
+	oki_cuda_probe_launch(&s.device, now_ns);
+	s.device.probe.call_ns = 3000;
+}
+
 /* A new operation of scattered rows: the kernel is faster, if it does not wait. */
 static enum oki_cuda_way way_of_next(enum oki_direction direction)
 {
@@ -130,39 +137,42 @@ START_TEST(what_a_kernel_waited_decides)
 	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_KERNEL);
 	/* An idle GPU. */
 	probe.ms = 0.004f;
-	oki_cuda_probe_launch(&s.device, now += MS);
+	look(now += MS);
 	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_KERNEL);
 	ck_assert(s.device.probe.wait_ns == 0);
 	/* A model, in whose blocks it waits for longer than the copy engines take. */
 	probe.ms = 1.5f;
-	oki_cuda_probe_launch(&s.device, now += MS);
+	look(now += MS);
 	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_DMA);
 	/* That is what is known, until somebody looks again. */
 	ck_assert_int_eq(way_of_next(OKI_TO_BLOCKS), OKI_CUDA_WAY_DMA);
 	ck_assert_int_eq(probe.launches, 2);
 	/* It has gone, but one look is not enough. */
 	probe.ms = 0.004f;
-	oki_cuda_probe_launch(&s.device, now += MS);
+	look(now += MS);
 	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_DMA);
-	oki_cuda_probe_launch(&s.device, now += MS);
+	look(now += MS);
 	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_KERNEL);
 }
 END_TEST
 
 START_TEST(looks_now_and_then)
 {
-	oki_cuda_probe_launch(&s.device, 5 * MS);
+	look(5 * MS);
 	ck_assert_int_eq(probe.launches, 1);
-	/* Nobody has seen the last one yet. */
-	oki_cuda_probe_launch(&s.device, 50 * MS);
+	look(5 * MS + MS / 2 - 1);
 	ck_assert_int_eq(probe.launches, 1);
-	oki_cuda_probe_wait(&s.device, 50 * MS);
-	oki_cuda_probe_launch(&s.device, 50 * MS);
+	/* What the last one found is taken first, whoever needs it. */
+	probe.ms = 1.5f;
+	look(5 * MS + MS / 2);
 	ck_assert_int_eq(probe.launches, 2);
-	oki_cuda_probe_wait(&s.device, 50 * MS);
-	oki_cuda_probe_launch(&s.device, 50 * MS + MS / 2 - 1);
+	ck_assert(s.device.probe.wait_ns > 1.4e6);
+	/* One at a time. */
+	probe.reached = CUDA_ERROR_NOT_READY;
+	look(50 * MS);
 	ck_assert_int_eq(probe.launches, 2);
-	oki_cuda_probe_launch(&s.device, 50 * MS + MS / 2);
+	probe.reached = CUDA_SUCCESS;
+	look(50 * MS);
 	ck_assert_int_eq(probe.launches, 3);
 }
 END_TEST
@@ -171,27 +181,28 @@ END_TEST
 START_TEST(one_that_still_waits)
 {
 	probe.reached = CUDA_ERROR_NOT_READY;
-	oki_cuda_probe_launch(&s.device, MS);
-	ck_assert(oki_cuda_probe_wait(&s.device, MS + 5000) == 0);
-	ck_assert(oki_cuda_probe_wait(&s.device, 3 * MS) == 2e6);
-	ck_assert(oki_cuda_probe_wait(&s.device, 4 * MS) == 3e6);
+	look(MS);
+	ck_assert(oki_cuda_probe_wait(&s.device, MS + 12000) == 0);
+	ck_assert(oki_cuda_probe_wait(&s.device, 3 * MS) == 2e6 - 3000);
+	ck_assert(oki_cuda_probe_wait(&s.device, 4 * MS) == 3e6 - 3000);
 	probe.reached = CUDA_SUCCESS;
 	probe.ms = 0.5f;
-	double waited = oki_cuda_probe_wait(&s.device, 9 * MS);
-	ck_assert(waited > 0 && waited <= 5e5);
-	ck_assert(waited == 5e5 - (double)s.device.probe.call_ns);
+	ck_assert(oki_cuda_probe_wait(&s.device, 9 * MS) == 5e5 - 3000);
 	/* Not ended at the end: its module stays. */
 	probe.reached = CUDA_ERROR_NOT_READY;
-	oki_cuda_probe_launch(&s.device, 10 * MS);
+	look(10 * MS);
 	ck_assert(!oki_cuda_probe_fini(&s.device));
 	ck_assert(oki_cuda_probe_fini(&s.device));
 }
 END_TEST
 
-/* Where it fails nothing else does. */
+/* Where it fails nothing else does, and what one found before holds no longer. */
 START_TEST(does_without)
 {
 	struct oki_cuda_probe *p = &s.device.probe;
+	probe.ms = 5;
+	look(MS / 2);
+	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_DMA);
 	if (_i == 0)
 		probe.launched = CUDA_ERROR_LAUNCH_FAILED;
 	if (_i == 1)
@@ -203,13 +214,14 @@ START_TEST(does_without)
 		s.api.event_elapsed = NULL;
 		oki_cuda_probe_init(&s.device);
 	}
-	probe.ms = 5;
 	for (uint64_t now = MS; now < 9 * MS; now += MS) {
-		oki_cuda_probe_launch(&s.device, now);
+		look(now);
 		ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_KERNEL);
 	}
 	ck_assert(!p->works && !p->out && p->wait_ns == 0);
-	ck_assert_int_eq(probe.launches, _i < 3);
+	ck_assert_int_eq(probe.launches, _i < 3 ? 2 : 1);
+	/* Of a kernel that nobody can ask about any more the module stays. */
+	ck_assert_int_eq(oki_cuda_probe_fini(&s.device), _i == 0 || _i == 3);
 }
 END_TEST
 
@@ -228,6 +240,12 @@ START_TEST(a_publish_makes_way)
 	ck_assert_uint_eq(atomic_load(&s.device.active[OKI_TO_PAGES]), 1);
 	way_of_next(OKI_TO_BLOCKS);
 	ck_assert_uint_eq(calls.blocks, 1);
+	/* Then it takes longer, and copy engines are the better way sooner. */
+	s.device.rates[OKI_TO_BLOCKS].entry_least_ns = 120;
+	ck_assert_int_eq(way_of_next(OKI_TO_BLOCKS), OKI_CUDA_WAY_DMA);
+	atomic_fetch_sub(&s.device.active[OKI_TO_PAGES], 1);
+	ck_assert_int_eq(way_of_next(OKI_TO_BLOCKS), OKI_CUDA_WAY_KERNEL);
+	atomic_fetch_add(&s.device.active[OKI_TO_PAGES], 1);
 	way_of_next(OKI_TO_PAGES);
 	ck_assert_uint_eq(calls.blocks, 4);
 	oki_cuda_plans_forget(&s.stream);
