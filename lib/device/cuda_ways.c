@@ -322,7 +322,7 @@ static bool straddles(const struct job *j, uint32_t group)
  * alone, or what a kernel may have. */
 static uint32_t choose(const struct job *j)
 {
-	enum oki_cuda_way ways[OKV_MAX_GROUPS];
+	enum oki_cuda_way ways[OKV_MAX_GROUPS] = {OKI_CUDA_WAY_DMA};
 	uint32_t together = j->layer_count, end = 0;
 	uint64_t rows = 0;
 	bool beside = false;

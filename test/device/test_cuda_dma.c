@@ -110,6 +110,16 @@ static void gate_open(struct gate *gate)
 	pthread_mutex_unlock(&gate->lock);
 }
 
+static void copy_both_ways(struct oki_stream *stream, struct pool *p)
+{
+	for (int d = 0; d < 2; d++)
+		ck_assert_int_eq(copy_same(ops, stream, (enum oki_direction)d, p->maps, NULL, 1,
+					   &p->run, 1, &problem),
+				 1);
+	OKAY(ops->drain(stream, &problem));
+	ops->stream_recycle(stream);
+}
+
 /*
  * The last writer of the pages is stuck in the caller's stream (0: its own, 1: the null stream,
  * 2: the second of two). A publish behind the fence sees what the writer wrote; one without it
@@ -124,8 +134,13 @@ START_TEST(a_fence_waits_for_busy_streams)
 	struct oki_mark *mark = open_mark(), *free_mark = open_mark();
 	pool_init(&p);
 	pool_init(&other);
-	memset(p.host, 1, PAGES * PAGE);
 	MUST(cu.cuStreamCreate(&idle, CU_STREAM_NON_BLOCKING));
+	/* The first of everything may wait for the whole GPU. */
+	MUST(cu.cuMemsetD8Async((CUdeviceptr)p.pages, 0xcd, PAGES * PAGE, idle));
+	copy_both_ways(free_stream, &other);
+	copy_both_ways(fenced, &p);
+	MUST(cu.cuStreamSynchronize(idle));
+	memset(p.host, 1, PAGES * PAGE);
 	if (_i != 1)
 		MUST(cu.cuStreamCreate(&busy, CU_STREAM_NON_BLOCKING));
 

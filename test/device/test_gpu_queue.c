@@ -111,6 +111,18 @@ static void a_small_round(uint64_t seq)
 	okv_lease_release(lease);
 }
 
+/* The first copies by each way may wait for the whole GPU. */
+static void restored_before(struct okv_lease *lease)
+{
+	struct gpu_with keep = {.flags = OKV_RESTORE_KEEP};
+	struct okv_op *op;
+	kv_ok(gpu_restore_start(&kv, lease, &target, 1, &keep, &op, kv_err));
+	ck_assert_int_eq(gpu_finish(op, NULL), 0);
+	is_restored(1);
+	gpu_kv_image(&kv, POISON, 0, NULL, 0);
+	gpu_kv_upload(&kv);
+}
+
 /* The gate is closed and much is queued behind it. */
 static struct gpu_gate *long_queue(void *scratch)
 {
@@ -129,6 +141,7 @@ START_TEST(s14_fragments_behind_a_long_queue)
 	struct okv_op *op;
 	void *scratch;
 	gpu_ok(cudaMalloc(&scratch, 4096));
+	restored_before(lease);
 	struct gpu_gate *gate = long_queue(scratch);
 	kv_ok(gpu_restore_start(&kv, lease, &target, 1, &with, &op, kv_err));
 	ck_assert_int_eq(okv_op_wait_enqueued(op, 0, GPU_WAIT_MS), 0);
