@@ -21,7 +21,8 @@ struct mixed {
 	uint8_t *host[OKV_MAX_GROUPS];
 	struct oki_run *runs[OKV_MAX_GROUPS];
 	uint32_t run_count[OKV_MAX_GROUPS];
-	uint8_t *pages[LAYERS];
+	uint8_t *tensor;
+	uint8_t *pages[LAYERS]; /* in it, at one distance */
 	struct oki_layer_map maps[LAYERS];
 	struct oki_layer_copy layers[LAYERS];
 };
@@ -47,9 +48,13 @@ static void mixed_init(struct mixed *m, uint32_t groups, const uint32_t *rows, u
 						 .inner = 1};
 		m->run_count[g] = 1;
 	}
+	uint32_t most = 0;
+	for (uint32_t g = 0; g < groups; g++)
+		most = rows[g] > most ? rows[g] : most;
+	m->tensor = calloc((size_t)LAYERS * most, ROW);
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		uint32_t g = l % groups;
-		m->pages[l] = calloc(m->rows[g], ROW);
+		m->pages[l] = m->tensor + (size_t)l * most * ROW;
 		m->maps[l] = (struct oki_layer_map){.base = m->pages[l],
 						    .page_stride = ROW,
 						    .page_count = m->rows[g],
@@ -68,8 +73,7 @@ static void mixed_fini(struct mixed *m)
 		free(m->host[g]);
 		free(m->runs[g]);
 	}
-	for (uint32_t l = 0; l < LAYERS; l++)
-		free(m->pages[l]);
+	free(m->tensor);
 }
 
 static void check_bytes(const struct mixed *m)
@@ -148,6 +152,59 @@ START_TEST(groups_without_counters)
 }
 END_TEST
 
+static const struct {
+	uint32_t groups, rows[OKV_MAX_GROUPS];
+	int takes[LAYERS];
+} stretches[] = {
+	/* 128 KiB each: 256 KiB, 512 KiB, then 1 MiB at a time */
+	{1, {32}, {2, 4, 8, 8, 2}},
+	/* 4 KiB and 896 KiB in turn */
+	{2, {1, 224}, {1, 1, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1}},
+};
+
+/* The caller hears of layers that become ready together: up to 1 MiB, by the rows of each, and the
+ * first two times of less. */
+START_TEST(stretches_by_bytes)
+{
+	static const uint32_t paths[] = {OKV_COPY_KERNEL, OKV_COPY_KERNEL, OKV_COPY_DMA};
+	uint32_t set = (uint32_t)_i % 2, done = 0;
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, paths[_i / 2], true);
+	if (_i / 2 == 0)
+		stage_counters(&s);
+	mixed_init(&m, stretches[set].groups, stretches[set].rows, 0);
+	for (uint32_t n = 0; done < LAYERS; n++) {
+		int taken = oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + done,
+					       LAYERS - done, NULL);
+		ck_assert_int_eq(taken, stretches[set].takes[n]);
+		done += (uint32_t)taken;
+	}
+	check_bytes(&m);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
+/* Nobody waits for a part of a copy without events: it is one stretch. */
+START_TEST(one_stretch_without_events)
+{
+	static const uint32_t rows[] = {600};
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, _i ? OKV_COPY_KERNEL : OKV_COPY_DMA, true);
+	stage_counters(&s);
+	mixed_init(&m, 1, rows, 0);
+	for (uint32_t l = 0; l < LAYERS; l++)
+		m.layers[l].event = NULL;
+	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, LAYERS, NULL),
+			 LAYERS);
+	check_bytes(&m);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
 /* Groups that were alone in a call may have taken all the room that rows have in a launch: then
  * each gets launches of its own, with the right rows. */
 START_TEST(no_room_for_a_second_table)
@@ -175,8 +232,10 @@ START_TEST(each_group_by_its_own_way)
 	struct mixed m;
 	stage_init(&s, OKV_COPY_AUTO, true);
 	stage_counters(&s);
-	/* The long one first, or the other. */
-	mixed_init(&m, 2, rows, _i ? 2 : 1);
+	/* The long one first, or the other; layer by layer, or all at once as nobody waits. */
+	mixed_init(&m, 2, rows, _i % 2 ? 2 : 1);
+	for (uint32_t l = 0; l < LAYERS && _i >= 2; l++)
+		m.layers[l].event = NULL;
 	ck_assert_int_eq(copy_all(&s, &m), 1);
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_BOTH);
 	ck_assert_int_eq(calls.two, LAYERS / 2);
@@ -337,6 +396,130 @@ START_TEST(neighbours_of_a_group_are_one_copy)
 }
 END_TEST
 
+/* A group that was chosen before says nothing about another one. */
+START_TEST(a_late_group_is_priced_alone)
+{
+	static const uint32_t rows[] = {600, 1024};
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	mixed_init(&m, 2, rows, 2);
+	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_KERNEL);
+	/* Together both would go by both ways. */
+	ck_assert_int_eq(
+		oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + 1, LAYERS - 1, NULL), 1);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_DMA);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
+/* What goes one way goes on so, if the other one gains little: the kernel has its SMs. */
+START_TEST(a_small_gain_changes_no_way)
+{
+	static const uint32_t rows[] = {600, 64};
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	mixed_init(&m, 2, rows, 2);
+	for (int n = 0; n < 2; n++) {
+		oki_cuda_plans_forget(&s.stream);
+		if (n)
+			ck_assert_int_eq(
+				oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
+		ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + 1, 1, NULL),
+				 1);
+		ck_assert_int_eq(s.stream.way, n ? OKI_CUDA_WAY_KERNEL : OKI_CUDA_WAY_DMA);
+	}
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
+/* A copy that spans layers spans no more than become ready together: with 256 KiB in each layer
+ * four, whatever the first stretches have, and all of them where nobody waits. */
+START_TEST(copies_span_a_stretch)
+{
+	static const uint32_t rows[] = {64};
+	static const struct {
+		double kernel; /* bytes in a nanosecond */
+		bool waits;
+		enum oki_cuda_way way;
+	} cases[] = {
+		{1, true, OKI_CUDA_WAY_KERNEL},
+		{1, false, OKI_CUDA_WAY_DMA},
+		{0.25, true, OKI_CUDA_WAY_DMA},
+	};
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
+	s.device.tensor_count = 1;
+	s.device.rates[OKI_TO_PAGES].copy_ns = 30e3;
+	s.device.rates[OKI_TO_PAGES].entry_ns = 200e3;
+	for (uint32_t i = 0; i < OKI_CUDA_SIZES; i++)
+		s.device.rates[OKI_TO_PAGES].kernel[i] = cases[_i].kernel;
+	mixed_init(&m, 1, rows, 0);
+	for (uint32_t l = 0; l < LAYERS && !cases[_i].waits; l++)
+		m.layers[l].event = NULL;
+	copy_all(&s, &m);
+	ck_assert_int_eq(s.stream.way, cases[_i].way);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
+/* One copy may span layers of a tensor, but none has rows of two groups. */
+START_TEST(groups_in_one_tensor)
+{
+	static const uint32_t rows[] = {64, 600};
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
+	s.device.tensor_count = 1;
+	mixed_init(&m, 2, rows, 1);
+	/* Nobody waits: all layers make a stretch. */
+	for (uint32_t l = 0; l < LAYERS; l++)
+		m.layers[l].event = NULL;
+	copy_all(&s, &m);
+	ck_assert_int_ne(s.stream.way, OKI_CUDA_WAY_DMA);
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
+/* Nor do an operation's own copies keep it waiting. */
+START_TEST(own_copies_are_not_ahead)
+{
+	static const uint32_t rows[] = {1024};
+	struct stage s;
+	struct mixed m;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	mixed_init(&m, 1, rows, 1);
+	copy_all(&s, &m);
+	/* The next part, which chooses anew. */
+	struct oki_run next = m.runs[0][0];
+	m.layers[0].runs = &next;
+	for (int other = 0; other < 2; other++) {
+		if (other) {
+			oki_cuda_plans_forget(&s.stream);
+			atomic_store(&s.device.copying[OKI_TO_PAGES], LAYERS * 1024 * ROW);
+		}
+		ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
+		ck_assert_int_eq(s.stream.way, other ? OKI_CUDA_WAY_KERNEL : OKI_CUDA_WAY_DMA);
+	}
+	stage_fini(&s);
+	mixed_fini(&m);
+}
+END_TEST
+
 /* Copy engines busy in the other direction keep nobody waiting. */
 START_TEST(busy_engines_count_by_direction)
 {
@@ -368,13 +551,21 @@ int main(void)
 	const int all = sizeof(sets) / sizeof(sets[0]);
 	tcase_add_loop_test(tcase, groups_share_a_launch, 0, all);
 	tcase_add_loop_test(tcase, groups_without_counters, 0, all);
+	/* Copy engines take one group at a time. */
+	tcase_add_loop_test(tcase, stretches_by_bytes, 0, 5);
+	tcase_add_loop_test(tcase, one_stretch_without_events, 0, 2);
 	tcase_add_test(tcase, no_room_for_a_second_table);
-	tcase_add_loop_test(tcase, each_group_by_its_own_way, 0, 2);
+	tcase_add_loop_test(tcase, each_group_by_its_own_way, 0, 4);
 	tcase_add_test(tcase, a_group_of_long_runs_alone);
 	tcase_add_test(tcase, a_launch_without_rows);
 	tcase_add_test(tcase, chosen_apart_copied_together);
 	tcase_add_test(tcase, ways_stay_as_they_were_chosen);
 	tcase_add_test(tcase, neighbours_of_a_group_are_one_copy);
+	tcase_add_test(tcase, a_late_group_is_priced_alone);
+	tcase_add_test(tcase, a_small_gain_changes_no_way);
+	tcase_add_loop_test(tcase, copies_span_a_stretch, 0, 3);
+	tcase_add_test(tcase, groups_in_one_tensor);
+	tcase_add_test(tcase, own_copies_are_not_ahead);
 	tcase_add_test(tcase, busy_engines_count_by_direction);
 	suite_add_tcase(suite, tcase);
 	return kv_suite_run(suite);

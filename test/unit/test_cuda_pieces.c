@@ -413,6 +413,61 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 }
 END_TEST
 
+/* Two groups in one call, and a block of one of them lies in two pieces: its layers go by copy
+ * engines, whichever group comes first, and what layers of the other one need says nothing. */
+START_TEST(each_group_has_its_own_blocks)
+{
+	const uint64_t blocks[] = {_i ? 120 : 100, _i ? 100 : 120};
+	uint8_t *arena = malloc(1100), *pages = malloc(9 * 120);
+	struct oki_stream stream = {.device = &device};
+	struct oki_layer_map maps[2];
+	struct oki_run runs[2];
+	struct oki_layer_copy layers[2];
+	struct okv_error err = {0};
+	for (uint32_t g = 0; g < 2; g++) {
+		maps[g] = (struct oki_layer_map){.base = pages,
+						 .page_stride = blocks[g],
+						 .segment_count = 1,
+						 .page_count = 9,
+						 .segments = {{.bytes = blocks[g]}}};
+		runs[g] = (struct oki_run){.host = arena,
+					   .host_pitch = blocks[g],
+					   .blocks = 9,
+					   .page_pitch = 1,
+					   .inner = 1};
+		layers[g] =
+			(struct oki_layer_copy){.map = &maps[g], .runs = &runs[g], .run_count = 1};
+	}
+	kernel_arena = arena;
+	kernel_block = 100;
+	launches = 0;
+	api.launch = look_at_rows;
+	api.event_record = record_nothing;
+	device.path = OKV_COPY_KERNEL;
+	device.sms = 1;
+	device.rates[0] = oki_cuda_default_rates;
+	pin(arena, 1100, 300);
+	ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1100, &err), 0);
+	uint64_t seed = 4;
+	case_noise(&seed, arena, 1100);
+	for (int g = 0; g < 2; g++) {
+		ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, layers + g,
+						    2 - (uint32_t)g, &err),
+				 1);
+		ck_assert_int_eq(stream.way, g == _i ? OKI_CUDA_WAY_KERNEL : OKI_CUDA_WAY_DMA);
+		ck_assert_int_eq(launches, g >= _i);
+		if (g != _i)
+			ck_assert(memcmp(pages, arena, 9 * 120) == 0);
+	}
+	oki_cuda_plans_forget(&stream);
+	oki_cuda_reach_remove(&device, arena);
+	free(device.reach);
+	oki_cuda_unpin(arena);
+	free(arena);
+	free(pages);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cuda pieces");
@@ -428,6 +483,7 @@ int main(void)
 	tcase_add_loop_test(tc, a_rectangle_is_cut_by_rows, 0, 4);
 	tcase_add_loop_test(tc, a_row_is_an_entry_for_each_piece, 0, 2);
 	tcase_add_loop_test(tc, the_kernel_reads_no_block_of_two_pieces, 0, 3);
+	tcase_add_loop_test(tc, each_group_has_its_own_blocks, 0, 2);
 	suite_add_tcase(suite, tc);
 	return kv_suite_run(suite);
 }

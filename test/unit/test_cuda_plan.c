@@ -254,6 +254,72 @@ START_TEST(counted_runs_cost_what_each_does)
 }
 END_TEST
 
+/* A kernel counts its pieces in 32 bits, so of more rows it takes none. */
+START_TEST(too_many_rows_have_no_choice)
+{
+	struct stage s;
+	seed = 5;
+	stage_init(&s, 4096, 1);
+	s.device.path = OKV_COPY_KERNEL;
+	for (uint32_t more = 0; more < 2; more++) {
+		struct oki_run run = {.host = FIRST_HOST,
+				      .host_pitch = 4096,
+				      .blocks = OKI_CUDA_ROWS_MAX + more,
+				      .page_pitch = 1,
+				      .inner = 1};
+		struct oki_cuda_plan *plan = oki_cuda_plan_get(&s.stream, &run, 1);
+		oki_cuda_plan_choose(&s.stream, 0, &plan, s.maps, 1, 1);
+		ck_assert_int_eq(oki_cuda_plan_way(plan),
+				 more ? OKI_CUDA_WAY_DMA : OKI_CUDA_WAY_KERNEL);
+		oki_cuda_plans_forget(&s.stream);
+	}
+}
+END_TEST
+
+/* Beside another plan's short ones, its long runs all go by copy engines: no row is left for the
+ * kernel, and nothing keeps segments apart there. */
+START_TEST(long_runs_leave_an_empty_table)
+{
+	const struct oki_layer_map map = {.base = (uint8_t *)(uintptr_t)0x7000000000,
+					  .page_stride = 4096,
+					  .segment_count = 1,
+					  .segments = {{0, 0, 4096}}};
+	const struct oki_layer_map *maps[] = {&map, &map};
+	const struct oki_cuda_table *table;
+	const struct oki_run *long_runs;
+	uint64_t rows = 0;
+	struct oki_run runs[2][RUNS];
+	struct oki_cuda_plan *plans[2];
+	struct stage s;
+	stage_init(&s, 4096, 1);
+	s.stream.counters = 1;
+	for (uint32_t i = 0; i < RUNS; i++)
+		runs[0][i] = (struct oki_run){.host = FIRST_HOST + i * 7 % RUNS * 4096,
+					      .blocks = 1,
+					      .page = i,
+					      .inner = 1};
+	runs[1][0] = (struct oki_run){.host = FIRST_HOST + RUNS * 4096ull,
+				      .host_pitch = 4096,
+				      .blocks = 2048,
+				      .page_pitch = 1,
+				      .inner = 1};
+	plans[0] = oki_cuda_plan_get(&s.stream, runs[0], RUNS);
+	plans[1] = oki_cuda_plan_get(&s.stream, runs[1], 1);
+	oki_cuda_plan_choose(&s.stream, 0, plans, maps, 2, 1);
+	for (uint32_t i = 0; i < 2; i++) {
+		ck_assert_int_eq(oki_cuda_plan_way(plans[i]), OKI_CUDA_WAY_BOTH);
+		ck_assert_int_eq(oki_cuda_plan_table(&s.stream, plans[i], RUNS, &table),
+				 CUDA_SUCCESS);
+		ck_assert_uint_eq(table->count, i ? 0 : RUNS);
+		ck_assert(table->host && !table->device && table->joinable);
+		ck_assert_uint_eq(oki_cuda_plan_long(plans[i], &long_runs, &rows), i);
+	}
+	ck_assert_ptr_eq(long_runs, runs[1]);
+	ck_assert_uint_eq(rows, 2048);
+	oki_cuda_plans_forget(&s.stream);
+}
+END_TEST
+
 static struct oki_cuda_load even(uint64_t bytes, double dma_ns, double kernel_ns)
 {
 	return (struct oki_cuda_load){.bytes = bytes,
@@ -305,14 +371,45 @@ START_TEST(the_faster_way_is_chosen)
 	load.follows = true;
 	load.last = OKI_CUDA_WAY_KERNEL;
 	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	/* What an earlier operation did says nothing. */
+	load = even(512 << 10, 14e3, 10.3e3);
+	load.last = OKI_CUDA_WAY_KERNEL;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	load.follows = true;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+}
+END_TEST
+
+START_TEST(both_ways_where_that_is_faster)
+{
 	/* Half in long runs, half in pieces: each by what suits it. */
-	load = (struct oki_cuda_load){.bytes = 64 << 20,
-				      .dma_ns = 12e6,
-				      .kernel_ns = 2.4e6,
-				      .long_dma_ns = 0.61e6,
-				      .short_kernel_ns = 1.2e6,
-				      .shared = true};
+	struct oki_cuda_load load = {.bytes = 64 << 20,
+				     .dma_ns = 12e6,
+				     .kernel_ns = 2.4e6,
+				     .long_dma_ns = 0.61e6,
+				     .short_kernel_ns = 1.2e6,
+				     .shared = true};
 	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_BOTH);
+	/* Its kernel waits for SMs like any other one. */
+	load.wait_ns = 13e6;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_DMA);
+	load.wait_ns = 0;
+	/* The slower half must be the faster by a fork, whichever that is. */
+	load.long_dma_ns = 2.3985e6;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load.long_dma_ns = 0.61e6;
+	load.short_kernel_ns = 2.3985e6;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load.short_kernel_ns = 1.2e6;
+	/* It may be the only one that beats copy engines, or the kernel alone. */
+	load.dma_ns = 2.3e6;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_BOTH);
+	load.short_kernel_ns = 2.25e6;
+	load.kernel_ns = 2.2e6;
+	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
+	load.kernel_ns = 2.4e6;
+	load.short_kernel_ns = 1.2e6;
+	load.dma_ns = 12e6;
 	/* Where that cannot be, the better one of the two. */
 	load.shared = false;
 	ck_assert_int_eq(oki_cuda_choose(rates, &load), OKI_CUDA_WAY_KERNEL);
@@ -345,6 +442,28 @@ START_TEST(few_sms_have_more_on_their_way)
 }
 END_TEST
 
+/* As many whole layers as have columns, to the last one. */
+START_TEST(a_launch_is_filled)
+{
+	struct oki_layer_map map = {.page_stride = 4096, .segment_count = 3};
+	struct oki_cuda_table table = {.device = 8, .count = 9};
+	const struct oki_layer_map *maps[OKI_JOIN_MAX];
+	const struct oki_cuda_table *tables[OKI_JOIN_MAX];
+	struct oki_cuda_launch launch;
+	static_assert(OKI_GATHER_COLUMNS % 3 == 0, "layers of three segments fill a launch");
+	for (uint32_t i = 0; i < 3; i++)
+		map.segments[i] = (struct oki_segment_map){i * 1024, (2 - i) * 1024, 1024};
+	for (uint32_t i = 0; i < OKI_JOIN_MAX; i++) {
+		maps[i] = &map;
+		tables[i] = &table;
+	}
+	oki_cuda_launch_fill(tables, OKI_TO_PAGES, maps, 2, OKI_JOIN_MAX, 4, &launch);
+	ck_assert_uint_eq(launch.gather.column_count, OKI_GATHER_COLUMNS);
+	ck_assert_uint_eq(launch.end, 2 + OKI_GATHER_COLUMNS / 3);
+	ck_assert_uint_eq(launch.table_count, 1);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cuda plans");
@@ -353,7 +472,11 @@ int main(void)
 	tcase_add_test(tc, a_table_has_the_rows_of_its_runs);
 	tcase_add_test(tc, counted_runs_cost_what_each_does);
 	suite_add_tcase(suite, tc);
+	tcase_add_test(tc, too_many_rows_have_no_choice);
+	tcase_add_test(tc, long_runs_leave_an_empty_table);
 	tcase_add_test(tc, the_faster_way_is_chosen);
+	tcase_add_test(tc, both_ways_where_that_is_faster);
+	tcase_add_test(tc, a_launch_is_filled);
 	tcase_add_test(tc, few_sms_have_more_on_their_way);
 	return kv_suite_run(suite);
 }

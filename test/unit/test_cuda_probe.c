@@ -18,18 +18,36 @@
 static struct {
 	CUresult reached, elapsed, launched; /* what these calls say */
 	float ms;
-	int launches, streams, events;
+	int launches, streams, events, unloads;
+	uint32_t stands; /* how far the probe's stream is: FROM, the kernel */
 } probe;
+
+/* The probe's own, by the order in which they are made. */
+#define PROBE_STREAM ((CUstream)(uintptr_t)65)
+#define FROM ((CUevent)(uintptr_t)3001)
+#define TO ((CUevent)(uintptr_t)3002)
 
 static CUresult probe_query(CUevent event)
 {
-	(void)event;
+	ck_assert_ptr_ne(event, FROM);
 	return probe.reached;
+}
+
+/* Before the kernel, and behind it. */
+static CUresult probe_record(CUevent event, CUstream stream)
+{
+	if (event != FROM && event != TO)
+		return fake_record(event, stream);
+	ck_assert_ptr_eq(stream, PROBE_STREAM);
+	ck_assert_uint_eq(probe.stands, event == FROM ? 0 : 2);
+	probe.stands = event == FROM;
+	return CUDA_SUCCESS;
 }
 
 static CUresult probe_elapsed(float *ret_ms, CUevent from, CUevent to)
 {
-	ck_assert_ptr_ne(from, to);
+	ck_assert_ptr_eq(from, FROM);
+	ck_assert_ptr_eq(to, TO);
 	*ret_ms = probe.ms;
 	return probe.elapsed;
 }
@@ -42,6 +60,9 @@ static CUresult probe_launch(CUfunction function, unsigned gx, unsigned gy, unsi
 	if (g->column_count)
 		return fake_launch(function, gx, gy, gz, bx, by, bz, shared, stream, parameters,
 				   extra);
+	ck_assert_ptr_eq(stream, PROBE_STREAM);
+	ck_assert_uint_eq(gx, 1);
+	ck_assert_uint_eq(probe.stands++, 1);
 	probe.launches++;
 	return probe.launched;
 }
@@ -62,7 +83,8 @@ static CUresult probe_stream_destroy(CUstream stream)
 
 static CUresult probe_event_create(CUevent *ret_event, unsigned flags)
 {
-	ck_assert_uint_eq(flags, CU_EVENT_DEFAULT);
+	if (probe.events < 2)
+		ck_assert_uint_eq(flags, CU_EVENT_DEFAULT);
 	*ret_event = (CUevent)(uintptr_t)(3000 + ++probe.events);
 	return CUDA_SUCCESS;
 }
@@ -85,6 +107,7 @@ static void setup(void)
 	stage_init(&s, OKV_COPY_AUTO, true);
 	stage_counters(&s);
 	s.api.event_query = probe_query;
+	s.api.event_record = probe_record;
 	s.api.event_elapsed = probe_elapsed;
 	s.api.launch = probe_launch;
 	s.api.stream_create = probe_stream_create;
@@ -135,9 +158,10 @@ START_TEST(what_a_kernel_waited_decides)
 {
 	uint64_t now = MS;
 	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_KERNEL);
-	/* An idle GPU. */
-	probe.ms = 0.004f;
+	/* An idle GPU, however little of that was our call. */
+	probe.ms = 0.009f;
 	look(now += MS);
+	s.device.probe.call_ns = 0;
 	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_KERNEL);
 	ck_assert(s.device.probe.wait_ns == 0);
 	/* A model, in whose blocks it waits for longer than the copy engines take. */
@@ -188,9 +212,11 @@ START_TEST(one_that_still_waits)
 	probe.reached = CUDA_SUCCESS;
 	probe.ms = 0.5f;
 	ck_assert(oki_cuda_probe_wait(&s.device, 9 * MS) == 5e5 - 3000);
-	/* Not ended at the end: its module stays. */
+	/* The next one has not waited so long yet, which says nothing. */
 	probe.reached = CUDA_ERROR_NOT_READY;
 	look(10 * MS);
+	ck_assert(oki_cuda_probe_wait(&s.device, 10 * MS + 20000) == 5e5 - 3000);
+	/* Not ended at the end: its module stays. */
 	ck_assert(!oki_cuda_probe_fini(&s.device));
 	ck_assert(oki_cuda_probe_fini(&s.device));
 }
@@ -225,6 +251,46 @@ START_TEST(does_without)
 }
 END_TEST
 
+static CUresult probe_unload(CUmodule module)
+{
+	(void)module;
+	probe.unloads++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult probe_release(CUdevice device)
+{
+	(void)device;
+	return CUDA_SUCCESS;
+}
+
+/* The worker that asks for a copy's end has time to look, if it did not end yet; and a kernel that
+ * is still out when the device is closed keeps its module. */
+START_TEST(the_worker_looks_while_it_waits)
+{
+	const struct oki_device_ops *ops = &oki_device_cuda;
+	struct oki_device *device = malloc(sizeof(*device));
+	struct oki_mark *mark;
+	s.api.module_unload = probe_unload;
+	s.api.primary_release = probe_release;
+	*device = s.device;
+	s.device.probe = (struct oki_cuda_probe){0};
+	device->module = (CUmodule)(uintptr_t)1;
+	ck_assert_int_eq(ops->mark_create(device, &mark, NULL), 0);
+	ck_assert_int_eq(ops->query(mark, NULL), 1);
+	ck_assert_int_eq(probe.launches, 0);
+	probe.reached = CUDA_ERROR_NOT_READY;
+	for (int n = 0; n < 3; n++)
+		ck_assert_int_eq(ops->query(mark, NULL), 0);
+	ck_assert_int_eq(probe.launches, 1);
+	ops->mark_destroy(mark);
+	if (_i)
+		probe.reached = CUDA_SUCCESS;
+	ops->close(device);
+	ck_assert_int_eq(probe.unloads, _i);
+}
+END_TEST
+
 /* Beside a restore a publish has few SMs, and all of them when that has ended. */
 START_TEST(a_publish_makes_way)
 {
@@ -235,9 +301,17 @@ START_TEST(a_publish_makes_way)
 	ck_assert_uint_eq(atomic_load(&s.device.active[OKI_TO_BLOCKS]), 1);
 	oki_cuda_plans_forget(&s.stream);
 	ck_assert_uint_eq(atomic_load(&s.device.active[OKI_TO_BLOCKS]), 0);
-	ck_assert_int_eq(oki_cuda_ways_copy(&restore, OKI_TO_PAGES, &layer, 1, NULL), 1);
+	/* It counts once, however many calls it has. */
+	for (int n = 0; n < 2; n++)
+		ck_assert_int_eq(oki_cuda_ways_copy(&restore, OKI_TO_PAGES, &layer, 1, NULL), 1);
 	ck_assert_uint_eq(calls.blocks, 4);
 	ck_assert_uint_eq(atomic_load(&s.device.active[OKI_TO_PAGES]), 1);
+	/* A part of them, but one at least. */
+	for (s.device.sms = 1; s.device.sms <= 9; s.device.sms++) {
+		way_of_next(OKI_TO_BLOCKS);
+		ck_assert_uint_eq(calls.blocks, (s.device.sms + 3) / 4);
+	}
+	s.device.sms = 4;
 	way_of_next(OKI_TO_BLOCKS);
 	ck_assert_uint_eq(calls.blocks, 1);
 	/* Then it takes longer, and copy engines are the better way sooner. */
@@ -266,6 +340,7 @@ int main(void)
 	tcase_add_test(tcase, looks_now_and_then);
 	tcase_add_test(tcase, one_that_still_waits);
 	tcase_add_loop_test(tcase, does_without, 0, 4);
+	tcase_add_loop_test(tcase, the_worker_looks_while_it_waits, 0, 2);
 	tcase_add_test(tcase, a_publish_makes_way);
 	suite_add_tcase(suite, tcase);
 	return kv_suite_run(suite);

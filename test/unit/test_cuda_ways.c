@@ -285,6 +285,7 @@ START_TEST(a_late_table_comes_before_its_kernel)
 	calls.no_memory = true;
 	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, rows);
 	ck_assert_int_eq(calls.launches, 0);
+	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_DMA);
 	calls.no_memory = false;
 	for (int n = 0; n < 2; n++)
 		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &other, 1);
@@ -452,6 +453,7 @@ START_TEST(runs_decide)
 	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 129);
 	ck_assert_int_eq(calls.launches, 2);
 	ck_assert_int_eq(calls.waits, 2); /* the side stream for ours, ours for it */
+	ck_assert_uint_eq(atomic_load(&s.device.copying[OKI_TO_PAGES]), 2048 * row);
 	for (uint32_t i = 0; i < 128; i++)
 		ck_assert(memcmp(pages + runs[i].page * row, runs[i].host, row) == 0);
 	ck_assert(memcmp(pages + 256 * row, host + 256 * row, 2048 * row) == 0);

@@ -225,17 +225,74 @@ START_TEST(what_was_not_taken_follows)
 }
 END_TEST
 
+/* A group that has blocks in a later part has its events there, and nobody hears of it before. */
+START_TEST(events_are_of_the_last_part)
+{
+	struct oki_transfer t = {0};
+	begin(&t, 0);
+	t.part.done = 0;
+	/* The other one, which has none in this part, is nobody's or comes later too. */
+	if (_i)
+		t.part.asked |= 2;
+	ck_assert_int_eq(some(&t), 1);
+	ck_assert_str_eq(story, _i ? "c3 " : "e2 e4 e6 c3 ");
+	for (uint32_t i = 0; i < LAYERS; i++)
+		ck_assert(recorded[schema.by_order[i]] == (i % 2 && !_i));
+	end(&t);
+}
+END_TEST
+
+static void in_pieces(struct oki_transfer *t)
+{
+	t->pieces.marks[0] = (struct oki_mark *)&story[0];
+	t->pieces.marks[1] = (struct oki_mark *)&story[1];
+}
+
 /* Of a large transfer no more than 64 MiB are in one call, and two pieces ahead. */
 START_TEST(pieces_end_in_marks)
 {
+	static const char *const first[] = {"e2 e4 c2 E1 E3 m0 ", "e1 e3 e5 c2 E2 E4 m0 "};
+	static const char *const both[] = {"e2 e4 c2 E1 E3 m0 e6 c1 E5 ",
+					   "e1 e3 e5 c2 E2 E4 m0 c1 E6 "};
 	struct oki_transfer t = {0};
-	t.pieces.marks[0] = (struct oki_mark *)&story[0];
-	t.pieces.marks[1] = (struct oki_mark *)&story[1];
+	in_pieces(&t);
+	begin(&t, (uint32_t)_i);
+	ck_assert_int_eq(some(&t), 0);
+	ck_assert_str_eq(story, first[_i]);
+	ck_assert_int_eq(some(&t), 1);
+	ck_assert_str_eq(story, both[_i]);
+	end(&t);
+}
+END_TEST
+
+/* What the device did not take is not in the piece yet. */
+START_TEST(pieces_count_what_was_taken)
+{
+	struct oki_transfer t = {0};
+	in_pieces(&t);
+	takes = 1;
 	begin(&t, 0);
 	ck_assert_int_eq(some(&t), 0);
-	ck_assert_str_eq(story, "e2 e4 c2 E1 E3 m0 ");
-	ck_assert_int_eq(some(&t), 1);
-	ck_assert_str_eq(story, "e2 e4 c2 E1 E3 m0 e6 c1 E5 ");
+	ck_assert_str_eq(story, "e2 e4 c1 E1 c1 E3 m0 ");
+	end(&t);
+}
+END_TEST
+
+/* Each layer by its own bytes, and a call has no more than the piece has room for. */
+START_TEST(pieces_have_layers_of_any_size)
+{
+	static const uint32_t mib[LAYERS] = {8, 24, 40, 24, 56, 8};
+	struct oki_transfer t = {0};
+	in_pieces(&t);
+	for (uint32_t i = 0; i < LAYERS; i++)
+		schema.layers[schema.by_order[i]].segment_bytes[0] = mib[i] * MIB;
+	begin_groups(&t, 0, 2);
+	/* 32 MiB, then a layer that has no room but goes, as it is the first. */
+	ck_assert_int_eq(some(&t), 0);
+	ck_assert_str_eq(story, "c2 E1 E2 c1 E3 m0 ");
+	story[0] = 0;
+	ck_assert_int_eq(some(&t), 0);
+	ck_assert_str_eq(story, "c1 E4 c1 E5 m0 ");
 	end(&t);
 }
 END_TEST
@@ -244,8 +301,7 @@ END_TEST
 START_TEST(nobody_waits_for_the_fenced)
 {
 	struct oki_transfer large = {0}, small = {.phase = OKI_PHASE_DRAIN};
-	large.pieces.marks[0] = (struct oki_mark *)&story[0];
-	large.pieces.marks[1] = (struct oki_mark *)&story[1];
+	in_pieces(&large);
 	begin(&large, 0);
 	ck_assert_int_eq(some(&large), 0);
 	/* Its second piece was on its way too, and the first one is complete. */
@@ -272,7 +328,10 @@ int main(void)
 	tcase_add_test(tc, layers_without_bytes_come_first);
 	tcase_add_test(tc, groups_go_together);
 	tcase_add_test(tc, what_was_not_taken_follows);
-	tcase_add_test(tc, pieces_end_in_marks);
+	tcase_add_loop_test(tc, events_are_of_the_last_part, 0, 2);
+	tcase_add_loop_test(tc, pieces_end_in_marks, 0, 2);
+	tcase_add_test(tc, pieces_count_what_was_taken);
+	tcase_add_test(tc, pieces_have_layers_of_any_size);
 	tcase_add_loop_test(tc, nobody_waits_for_the_fenced, 0, 2);
 	suite_add_tcase(suite, tc);
 	return kv_suite_run(suite);
