@@ -114,13 +114,13 @@ double oki_cuda_probe_wait(struct oki_device *device, uint64_t now_ns)
 	double age = beyond_calls(p, (double)(now_ns - p->launched_ns));
 	if (result == CUDA_ERROR_NOT_READY)
 		return age > p->wait_ns ? age : p->wait_ns;
+	p->lost = result != CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS)
 		result = api->event_elapsed(&ms, p->from, p->to);
 	if (result == CUDA_SUCCESS) {
 		p->out = false;
 		take(p, beyond_calls(p, ms * 1e6));
 	} else {
-		p->lost = true;
 		give_up(p);
 	}
 	return p->wait_ns;

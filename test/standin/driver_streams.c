@@ -370,10 +370,16 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *ret_context)
 
 /* ---- events ---- */
 
+#ifdef STANDIN_TIMED
+#define TIMED true
+#else
+#define TIMED false
+#endif
+
 CUresult cuEventCreate(CUevent *ret_event, unsigned int flags)
 {
 	ENTER(STANDIN_IN_CONTEXT);
-	if (flags != CU_EVENT_DISABLE_TIMING)
+	if (flags != CU_EVENT_DISABLE_TIMING && !(TIMED && flags == CU_EVENT_DEFAULT))
 		return CUDA_ERROR_INVALID_VALUE;
 	struct CUevent_st *event = calloc(1, sizeof(*event));
 	if (!event)
@@ -420,6 +426,27 @@ CUresult cuEventQuery(CUevent event)
 	ENTER(STANDIN_IN_CONTEXT);
 	return CUDA_SUCCESS;
 }
+
+static float elapsed;
+
+void standin_elapsed(float ms)
+{
+	pthread_mutex_lock(&standin_lock);
+	elapsed = ms;
+	pthread_mutex_unlock(&standin_lock);
+}
+
+#ifdef STANDIN_TIMED
+CUresult cuEventElapsedTime(float *ret_ms, CUevent from, CUevent to)
+{
+	ENTER(STANDIN_IN_CONTEXT);
+	pthread_mutex_lock(&standin_lock);
+	bool reached = from->point && from->point->reached && to->point && to->point->reached;
+	*ret_ms = elapsed;
+	pthread_mutex_unlock(&standin_lock);
+	return reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+#endif
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
 {
@@ -549,5 +576,6 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int blocks, unsigned int b
 		standin_stop("no memory");
 	/* Parameters are taken at the call. */
 	memcpy(work->gather, parameters[0], sizeof(*work->gather));
-	return push(stream, work, &standin_now.launches);
+	return push(stream, work,
+		    work->gather->column_count ? &standin_now.launches : &standin_now.empty);
 }

@@ -16,6 +16,7 @@ struct standin_counts {
 	uint32_t modules;
 	uint32_t contexts; /* retained */
 	uint32_t launches;
+	uint32_t empty; /* launches that copy nothing; they are not among the others */
 	uint32_t copies;
 	uint32_t beside; /* copies accepted while another stream had a launch to do; no test's */
 	uint32_t value_waits;
@@ -46,6 +47,9 @@ uint32_t standin_pushed(void);
  * that a choice between ways does not depend on this machine. */
 void standin_pinned_limit(uint64_t bytes);
 
+/* What cuEventElapsedTime() says from now on, where there is one; first 0. */
+void standin_elapsed(float ms);
+
 /* Where the CPU sees memory of the GPU. */
 void *standin_see(CUdeviceptr at, uint64_t bytes);
 
@@ -71,6 +75,7 @@ uint32_t standin_settle(void);
 	CALL(standin_exempt)       \
 	CALL(standin_pushed)       \
 	CALL(standin_pinned_limit) \
+	CALL(standin_elapsed)      \
 	CALL(standin_gate_close)   \
 	CALL(standin_gate_open)    \
 	CALL(standin_see)          \

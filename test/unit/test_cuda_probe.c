@@ -247,7 +247,7 @@ START_TEST(does_without)
 	ck_assert(!p->works && !p->out && p->wait_ns == 0);
 	ck_assert_int_eq(probe.launches, _i < 3 ? 2 : 1);
 	/* Of a kernel that nobody can ask about any more the module stays. */
-	ck_assert_int_eq(oki_cuda_probe_fini(&s.device), _i == 0 || _i == 3);
+	ck_assert_int_eq(oki_cuda_probe_fini(&s.device), _i != 1);
 }
 END_TEST
 
