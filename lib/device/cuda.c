@@ -252,21 +252,27 @@ static int cuda_check_memory(struct oki_device *device, const void *base, uint64
 	return rc;
 }
 
-static int cuda_check_event(struct oki_device *device, struct CUevent_st *event,
-			    struct okv_error *err)
+/* In one scope: to enter one for each of a model's layers would take as long as its first copies.
+ */
+static int cuda_check_events(struct oki_device *device, struct CUevent_st *const *events,
+			     uint32_t count, struct okv_error *err)
 {
 	struct oki_cuda_scope scope;
-	if (!event)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "an event is NULL");
 	CUresult result = enter(device, &scope);
-	if (result == CUDA_SUCCESS) {
-		result = device->api->event_query(event);
-		oki_cuda_leave(&scope);
+	if (result != CUDA_SUCCESS)
+		return oki_cuda_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, device->api, result,
+				     "GPU %d cannot look at events", device->index);
+	uint32_t i = 0;
+	for (; i < count; i++) {
+		result = events[i] ? device->api->event_query(events[i]) : CUDA_SUCCESS;
+		if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
+			break;
 	}
-	if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
+	oki_cuda_leave(&scope);
+	if (i == count)
 		return 0;
 	return oki_cuda_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, device->api, result,
-			     "%p is no usable event", (void *)event);
+			     "%p is no usable event", (void *)events[i]);
 }
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -545,7 +551,7 @@ const struct oki_device_ops oki_device_cuda = {
 	.pin = cuda_pin,
 	.unpin = cuda_unpin,
 	.check_memory = cuda_check_memory,
-	.check_event = cuda_check_event,
+	.check_events = cuda_check_events,
 	.stream_create = cuda_stream_create,
 	.stream_destroy = cuda_stream_destroy,
 	.stream_recycle = cuda_stream_recycle,

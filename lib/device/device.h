@@ -100,9 +100,9 @@ struct oki_device_ops {
 	/* Does [base, base + bytes) belong to one allocation this device can reach? */
 	int (*check_memory)(struct oki_device *device, const void *base, uint64_t bytes,
 			    struct okv_error *err);
-	/* Is this event usable here? */
-	int (*check_event)(struct oki_device *device, struct CUevent_st *event,
-			   struct okv_error *err);
+	/* Are these events usable here? NULL entries are none. */
+	int (*check_events)(struct oki_device *device, struct CUevent_st *const *events,
+			    uint32_t count, struct okv_error *err);
 
 	int (*stream_create)(struct oki_device *device, struct oki_stream **ret_stream,
 			     struct okv_error *err);

@@ -118,10 +118,10 @@ static int host_check_memory(struct oki_device *device, const void *base, uint64
 	return oki_host_check_memory(base, bytes, err);
 }
 
-static int host_check_event(struct oki_device *device, struct CUevent_st *event,
-			    struct okv_error *err)
+static int host_check_events(struct oki_device *device, struct CUevent_st *const *events,
+			     uint32_t count, struct okv_error *err)
 {
-	(void)device, (void)event;
+	(void)device, (void)events, (void)count;
 	return oki_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_ARGUMENTS,
 			"the host device has no GPU events");
 }
@@ -298,7 +298,7 @@ const struct oki_device_ops oki_device_host = {
 	.pin = host_pin,
 	.unpin = host_unpin,
 	.check_memory = host_check_memory,
-	.check_event = host_check_event,
+	.check_events = host_check_events,
 	.stream_create = host_stream_create,
 	.stream_destroy = host_stream_destroy,
 	.stream_recycle = host_stream_recycle,

@@ -87,7 +87,7 @@ static int take_event(struct okv_op *op, struct CUevent_st *event, struct okv_er
 {
 	struct oki_worker *w = op->binding->worker;
 	op->transfer.final_event = event;
-	return event ? oki_worker_ops(w)->check_event(oki_worker_device(w), event, err) : 0;
+	return event ? oki_worker_ops(w)->check_events(oki_worker_device(w), &event, 1, err) : 0;
 }
 
 int okv_publish_start(struct okv_binding *binding, const struct okv_publish_options *opts,

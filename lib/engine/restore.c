@@ -56,10 +56,12 @@ static int take_groups(struct okv_op *op, const struct okv_lease *lease,
 
 static int check_event(struct okv_op *op, const struct okv_layer_event *e, struct okv_error *err)
 {
-	struct oki_worker *w = op->binding->worker;
 	if (e->layer >= op->layer_count || e->reserved)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "event of layer %u of %u",
 				e->layer, op->layer_count);
+	if (!e->event)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "layer %u: event is NULL",
+				e->layer);
 	if (op->transfer.events[e->layer])
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "layer %u has two events",
 				e->layer);
@@ -67,15 +69,13 @@ static int check_event(struct okv_op *op, const struct okv_layer_event *e, struc
 		if (op->transfer.events[i] && op->transfer.events[i] == e->event)
 			return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 					"layers %u and %u have the same event", i, e->layer);
-	int rc = oki_transfer_check_owner(&e->owner, err);
-	if (rc)
-		return rc;
-	return oki_worker_ops(w)->check_event(oki_worker_device(w), e->event, err);
+	return oki_transfer_check_owner(&e->owner, err);
 }
 
 static int take_events(struct okv_op *op, const struct okv_restore_options *o,
 		       struct okv_error *err)
 {
+	struct oki_worker *w = op->binding->worker;
 	if (!o->event_count)
 		return 0;
 	if (!o->events || o->event_count > op->layer_count)
@@ -92,8 +92,11 @@ static int take_events(struct okv_op *op, const struct okv_restore_options *o,
 			return rc;
 		op->transfer.events[op->events[i].layer] = op->events[i].event;
 	}
-	op->event_count = o->event_count;
-	return 0;
+	int rc = oki_worker_ops(w)->check_events(oki_worker_device(w), op->transfer.events,
+						 op->layer_count, err);
+	if (!rc)
+		op->event_count = o->event_count;
+	return rc;
 }
 
 static void write_request(uint8_t *request, const struct okv_restore_options *o)

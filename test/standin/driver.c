@@ -252,6 +252,7 @@ CUresult cuCtxPushCurrent(CUcontext context)
 	pthread_mutex_unlock(&standin_lock);
 	if (!live)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	standin_count(&standin_now.entered, 1);
 	pushed++;
 	return CUDA_SUCCESS;
 }

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #define PINNED_LIMIT (1u << 20)
+/* To look at events, to fence, for a stream and a mark. */
+#define ENTERED_AT_START 8u
 /* Of a plan's part. */
 #define PLAN_HEAD_BYTES 48u
 #define PLAN_ENTRY_BYTES 32u
@@ -363,7 +365,12 @@ static int start(struct sim_case *c, uint64_t seq, struct okv_op **ret_op)
 	o.events = events;
 	o.ready = (struct okv_ready){.stream_count = 1, .streams = &c->producer};
 	o.owner = owner(c);
+	struct standin_counts before, after;
+	sim.standin_counts(&before);
 	int rc = okv_restore_start(c->image.binding, lease, &o, ret_op, &err);
+	sim.standin_counts(&after);
+	/* However many events there are: the caller waits for this. */
+	ck_assert_uint_le(after.entered - before.entered, ENTERED_AT_START);
 	ck_assert(rc == 0 || err.text[0] != 0);
 	okv_lease_release(lease);
 	free(events);

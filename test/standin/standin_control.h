@@ -15,6 +15,7 @@ struct standin_counts {
 	uint32_t events;
 	uint32_t modules;
 	uint32_t contexts; /* retained */
+	uint32_t entered;  /* contexts pushed so far */
 	uint32_t launches;
 	uint32_t empty; /* launches that copy nothing; they are not among the others */
 	uint32_t copies;

@@ -422,7 +422,7 @@ START_TEST(refusals)
 	struct oki_stream *stream = open_stream(device);
 	ck_assert_int_eq(ops->fence(stream, NULL, 0, &err), 0);
 	ck_assert_int_eq(ops->fence(stream, &none, 1, &err), OKV_E_UNSUPPORTED);
-	ck_assert_int_eq(ops->check_event(device, NULL, &err), OKV_E_UNSUPPORTED);
+	ck_assert_int_eq(ops->check_events(device, NULL, 0, &err), OKV_E_UNSUPPORTED);
 	ck_assert_int_eq(ops->record_event(stream, NULL, &err), OKV_E_UNSUPPORTED);
 	ck_assert_int_eq(ops->check_memory(device, NULL, 8, &err), OKV_E_INVAL);
 	ck_assert_int_eq(ops->check_memory(device, &err, UINT64_MAX, &err), OKV_E_INVAL);
