@@ -23,11 +23,11 @@
 	CALL(cuMemcpyHtoD)                  \
 	CALL(cuMemcpyDtoH)                  \
 	CALL(cuMemcpyDtoHAsync)             \
-	CALL(cuLaunchHostFunc)              \
 	CALL(cuStreamCreate)                \
 	CALL(cuStreamDestroy)               \
 	CALL(cuStreamSynchronize)           \
 	CALL(cuStreamWaitEvent)             \
+	CALL(cuStreamWaitValue32)           \
 	CALL(cuStreamBeginCapture)          \
 	CALL(cuStreamEndCapture)            \
 	CALL(cuGraphDestroy)                \

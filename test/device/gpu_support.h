@@ -82,8 +82,7 @@ int gpu_restore_start(struct gpu_kv *k, struct okv_lease *lease, const struct kv
 /* Wait for the end and release. */
 int gpu_finish(struct okv_op *op, struct okv_op_result *ret_result);
 
-/* A gate holds all later work of a stream until it is opened. One at a time can be relied on: the
- * driver may call host functions of several streams one after another. */
+/* A gate holds all later work of a stream until it is opened. */
 struct gpu_gate;
 struct gpu_gate *gpu_gate_close(cudaStream_t stream);
 void gpu_gate_open(struct gpu_gate *gate);

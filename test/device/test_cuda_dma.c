@@ -2,6 +2,7 @@
  * contexts, captures. */
 #include <check.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -10,6 +11,7 @@
 
 #if OKV_HAVE_CUDA
 
+#include "device/cuda_device.h"
 #include "test/device/copy_case.h"
 #include "test/device/cuda_fixture.h"
 #include "test/device/same_runs.h"
@@ -80,34 +82,29 @@ END_TEST
 
 /* A caller's stream that stands still until the test opens the gate. */
 struct gate {
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	bool is_open;
+	_Atomic uint32_t *word; /* pinned */
 };
-
-static void CUDA_CB gate_wait(void *arg)
-{
-	struct gate *gate = arg;
-	pthread_mutex_lock(&gate->lock);
-	while (!gate->is_open)
-		pthread_cond_wait(&gate->cond, &gate->lock);
-	pthread_mutex_unlock(&gate->lock);
-}
 
 static void gate_close(struct gate *gate, CUstream stream)
 {
-	pthread_mutex_init(&gate->lock, NULL);
-	pthread_cond_init(&gate->cond, NULL);
-	gate->is_open = false;
-	MUST(cu.cuLaunchHostFunc(stream, gate_wait, gate));
+	void *word = NULL;
+	MUST(device->api->host_alloc(&word, sizeof(*gate->word), CU_MEMHOSTALLOC_DEVICEMAP));
+	gate->word = word;
+	atomic_store(gate->word, 0);
+	/* The GPU sees pinned memory where the CPU does. */
+	MUST(cu.cuStreamWaitValue32(stream, (CUdeviceptr)(uintptr_t)word, 1,
+				    CU_STREAM_WAIT_VALUE_GEQ));
 }
 
 static void gate_open(struct gate *gate)
 {
-	pthread_mutex_lock(&gate->lock);
-	gate->is_open = true;
-	pthread_cond_broadcast(&gate->cond);
-	pthread_mutex_unlock(&gate->lock);
+	atomic_store(gate->word, 1);
+}
+
+/* The stream is through it. */
+static void gate_end(struct gate *gate)
+{
+	MUST(device->api->host_free((void *)gate->word));
 }
 
 static void copy_both_ways(struct oki_stream *stream, struct pool *p)
@@ -166,6 +163,7 @@ START_TEST(a_fence_waits_for_busy_streams)
 		ck_assert(p.host[i] == 0xab);
 
 	OKAY(ops->drain(fenced, &problem));
+	gate_end(&gate);
 	if (busy)
 		MUST(cu.cuStreamDestroy(busy));
 	MUST(cu.cuStreamDestroy(idle));
@@ -210,6 +208,7 @@ START_TEST(an_event_comes_after_the_bytes)
 
 	OKAY(ops->check_events(device, (CUevent[]){NULL, event, NULL}, 3, &problem));
 	OKAY(ops->drain(stream, &problem));
+	gate_end(&gate);
 	MUST(cu.cuEventDestroy(event));
 	MUST(cu.cuStreamDestroy(writer));
 	MUST(cu.cuStreamDestroy(consumer));
