@@ -212,7 +212,10 @@ static const bool *set_ends(const struct job *j, uint32_t layer_count, bool ends
 static int by_kernel_alone(const struct job *j, const struct oki_cuda_table *const *tables,
 			   uint32_t layer_count)
 {
-	uint32_t end = stretch_end(j, 0, layer_count, j->stream->stretches++), none;
+	uint32_t end = layer_count, none;
+	if (has_events(j, 0, layer_count))
+		end = stretch_end(j, 0, layer_count, j->stream->stretches);
+	j->stream->stretches++;
 	CUresult result = oki_cuda_kernel_copy(j->stream, j->direction, tables, j->maps, NULL, end,
 					       NULL, &none);
 	if (result == CUDA_SUCCESS)
