@@ -61,7 +61,7 @@
 #define OKI_CUDA_OPTIONAL_CALLS(CALL)                \
 	CALL(stream_wait_value, cuStreamWaitValue32) \
 	OKI_CUDA_BATCH_CALLS(CALL)
-/* Likewise; the stand-in driver of the tests has no times. */
+/* Likewise; most builds of the stand-in driver have no times, on which a choice would depend. */
 #define OKI_CUDA_TIME_CALLS(CALL) CALL(event_elapsed, cuEventElapsedTime)
 
 struct oki_cuda_api {

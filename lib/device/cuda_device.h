@@ -280,13 +280,14 @@ uint64_t oki_cuda_plan_rows(const struct oki_cuda_plan *plan);
 void oki_cuda_plans_forget(struct oki_stream *stream);
 /*
  * Settle the way of plans that have none: the fastest one by prediction for all layers that follow
- * such plans, plans[i] being that of layer i; `together` layers make a stretch. It holds for all
+ * such plans, plans[i] being that of layer i. together[i] layers from i on, of one plan, make a
+ * stretch; it is asked for the first one of neighbours of a plan. The choice holds for all
  * other layers of these plans. BOTH only if there are runs of both kinds, in one plan or in two.
  */
 void oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
 			  struct oki_cuda_plan *const *plans,
 			  const struct oki_layer_map *const *maps, uint32_t map_count,
-			  uint32_t together);
+			  const uint32_t *together);
 /* NULL, which needs no memory: DMA. */
 enum oki_cuda_way oki_cuda_plan_way(const struct oki_cuda_plan *plan);
 /* Do these layers lie in one allocation? */

@@ -389,7 +389,6 @@ static void add_layers(struct oki_stream *stream, const struct oki_cuda_rates *r
 		sum->long_dma_ns += load->long_dma_ns;
 		sum->short_kernel_ns += load->short_kernel_ns;
 	}
-	together = together < map_count ? together : map_count;
 	if (oki_cuda_may_stack(stream->device, maps, together))
 		stacked_ns = stack_ns(stream, rates, plan, maps, together) * map_count / together;
 	sum->dma_ns += stacked_ns < dma_ns ? stacked_ns : dma_ns;
@@ -398,7 +397,7 @@ static void add_layers(struct oki_stream *stream, const struct oki_cuda_rates *r
 static enum oki_cuda_way fastest(struct oki_stream *stream, enum oki_direction direction,
 				 struct oki_cuda_plan *const *plans,
 				 const struct oki_layer_map *const *maps, uint32_t map_count,
-				 uint32_t together)
+				 const uint32_t *together)
 {
 	const struct oki_cuda_rates *rates = &stream->device->rates[direction];
 	struct oki_cuda_load sum = {0};
@@ -410,7 +409,7 @@ static enum oki_cuda_way fastest(struct oki_stream *stream, enum oki_direction d
 			end++;
 		if (!plan || plan->chosen)
 			continue;
-		add_layers(stream, rates, plan, maps + first, end - first, together, &sum);
+		add_layers(stream, rates, plan, maps + first, end - first, together[first], &sum);
 		some_long |= plan->long_count > 0;
 		some_short |= plan->long_count < plan->run_count;
 	}
@@ -433,7 +432,7 @@ static enum oki_cuda_way fastest(struct oki_stream *stream, enum oki_direction d
 void oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
 			  struct oki_cuda_plan *const *plans,
 			  const struct oki_layer_map *const *maps, uint32_t map_count,
-			  uint32_t together)
+			  const uint32_t *together)
 {
 	enum oki_cuda_way way = OKI_CUDA_WAY_KERNEL;
 	bool open = false;

@@ -36,10 +36,10 @@ static bool has_ended(struct oki_device *device)
 	const uint64_t end = oki_now_ns() + CLOSE_NS;
 	if (p->lost || !p->out)
 		return !p->lost;
-	while (device->api->event_query(p->to) == CUDA_ERROR_NOT_READY)
-		if (oki_now_ns() >= end)
-			return false;
-	return true;
+	CUresult result = CUDA_ERROR_NOT_READY;
+	while (result == CUDA_ERROR_NOT_READY && oki_now_ns() < end)
+		result = device->api->event_query(p->to);
+	return result == CUDA_SUCCESS;
 }
 
 bool oki_cuda_probe_fini(struct oki_device *device)
@@ -79,11 +79,11 @@ void oki_cuda_probe_launch(struct oki_device *device, uint64_t now_ns)
 	CUresult result = api->event_record(p->from, p->stream);
 	if (result == CUDA_SUCCESS)
 		result = oki_cuda_launch(device, p->stream, &nothing);
-	/* The first event may be there before the kernel is. */
-	p->call_ns = oki_now_ns() - start;
 	p->out = result == CUDA_SUCCESS;
 	if (p->out)
 		result = api->event_record(p->to, p->stream);
+	/* The first event may be there before the kernel is, and the second one long after. */
+	p->call_ns = oki_now_ns() - start;
 	if (result == CUDA_SUCCESS)
 		return;
 	p->lost = p->out;
@@ -112,6 +112,9 @@ double oki_cuda_probe_wait(struct oki_device *device, uint64_t now_ns)
 		return p->wait_ns;
 	CUresult result = api->event_query(p->to);
 	double age = beyond_calls(p, (double)(now_ns - p->launched_ns));
+	/* Until the GPU came to it nothing says that it waits for an SM. */
+	if (result == CUDA_ERROR_NOT_READY && api->event_query(p->from) != CUDA_SUCCESS)
+		return p->wait_ns;
 	if (result == CUDA_ERROR_NOT_READY)
 		return age > p->wait_ns ? age : p->wait_ns;
 	p->lost = result != CUDA_SUCCESS;

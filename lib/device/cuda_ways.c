@@ -326,12 +326,16 @@ static bool straddles(const struct job *j, uint32_t group)
 static uint32_t choose(const struct job *j)
 {
 	enum oki_cuda_way ways[OKV_MAX_GROUPS] = {OKI_CUDA_WAY_DMA};
-	uint32_t together = j->layer_count, end = 0;
+	uint32_t together[OKI_JOIN_MAX], end = 0;
 	uint64_t rows = 0;
 	bool beside = false;
-	/* The first stretches are no measure of all. */
-	if (has_events(j, 0, j->layer_count))
-		together = stretch_end(j, 0, j->layer_count, 2);
+	for (uint32_t first = 0, last; first < j->layer_count; first = last) {
+		last = group_end(j, first, j->layer_count);
+		together[first] = last - first;
+		/* The first stretches are no measure of all. */
+		if (has_events(j, first, last))
+			together[first] = stretch_end(j, first, last, 2) - first;
+	}
 	oki_cuda_plan_choose(j->stream, j->direction, j->plans, j->maps, j->layer_count, together);
 	for (uint32_t g = 0; g < j->group_count; g++) {
 		ways[g] = oki_cuda_plan_way(j->groups[g].plan);

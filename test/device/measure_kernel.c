@@ -39,6 +39,7 @@ static void plan(struct rig *r, const struct model *m, enum oki_direction d)
 	enum { COMPILE, LOOK, CHOOSE, TABLE, STEPS };
 	static const char *const steps[STEPS] = {"compile", "look", "choose", "table"};
 	const struct oki_layer_map *maps[OKI_JOIN_MAX];
+	const uint32_t one = 1;
 	double us[STEPS][TIMES];
 	struct okv_error err;
 	layers_of(m, maps);
@@ -59,13 +60,13 @@ static void plan(struct rig *r, const struct model *m, enum oki_direction d)
 		at[CHOOSE] = oki_now_ns();
 		for (uint32_t i = 1; i < m->layers; i++)
 			plans[i] = plans[0];
-		oki_cuda_plan_choose(r->stream, d, plans, maps, m->layers, 1);
+		oki_cuda_plan_choose(r->stream, d, plans, maps, m->layers, &one);
 		uint64_t chosen = oki_now_ns();
 		/* Whatever was chosen: all rows. */
 		r->device->path = OKV_COPY_KERNEL;
 		oki_cuda_plans_forget(r->stream);
 		plans[0] = oki_cuda_plan_get(r->stream, r->runs.runs, r->runs.count);
-		oki_cuda_plan_choose(r->stream, d, plans, maps, 1, 1);
+		oki_cuda_plan_choose(r->stream, d, plans, maps, 1, &one);
 		at[TABLE] = oki_now_ns();
 		must(oki_cuda_plan_table(r->stream, plans[0], OKI_GATHER_INLINE_ROWS, &r->table));
 		at[STEPS] = oki_now_ns();

@@ -233,7 +233,7 @@ START_TEST(counted_runs_cost_what_each_does)
 		struct oki_cuda_plan *plans[LAYERS];
 		for (uint32_t i = 0; i < layers; i++)
 			plans[i] = plan;
-		oki_cuda_plan_choose(&s.stream, 0, plans, s.maps, layers, layers);
+		oki_cuda_plan_choose(&s.stream, 0, plans, s.maps, layers, &layers);
 		enum oki_cuda_way way = oki_cuda_plan_way(plan);
 		ck_assert_int_eq(way, oki_cuda_choose(&s.device.rates[0], &load));
 		ck_assert_uint_eq(oki_cuda_plan_rows(plan), oki_cuda_table_rows(runs, count));
@@ -268,7 +268,7 @@ START_TEST(too_many_rows_have_no_choice)
 				      .page_pitch = 1,
 				      .inner = 1};
 		struct oki_cuda_plan *plan = oki_cuda_plan_get(&s.stream, &run, 1);
-		oki_cuda_plan_choose(&s.stream, 0, &plan, s.maps, 1, 1);
+		oki_cuda_plan_choose(&s.stream, 0, &plan, s.maps, 1, (uint32_t[]){1});
 		ck_assert_int_eq(oki_cuda_plan_way(plan),
 				 more ? OKI_CUDA_WAY_DMA : OKI_CUDA_WAY_KERNEL);
 		oki_cuda_plans_forget(&s.stream);
@@ -305,7 +305,7 @@ START_TEST(long_runs_leave_an_empty_table)
 				      .inner = 1};
 	plans[0] = oki_cuda_plan_get(&s.stream, runs[0], RUNS);
 	plans[1] = oki_cuda_plan_get(&s.stream, runs[1], 1);
-	oki_cuda_plan_choose(&s.stream, 0, plans, maps, 2, 1);
+	oki_cuda_plan_choose(&s.stream, 0, plans, maps, 2, (uint32_t[]){1, 1});
 	for (uint32_t i = 0; i < 2; i++) {
 		ck_assert_int_eq(oki_cuda_plan_way(plans[i]), OKI_CUDA_WAY_BOTH);
 		ck_assert_int_eq(oki_cuda_plan_table(&s.stream, plans[i], RUNS, &table),
