@@ -1,7 +1,7 @@
 /*
  * What the CUDA device and the executor reach, beside plain copies in the same run. No test: it
- * prints figures. Cases of whole models verify each byte once, over poisoned destinations, before it is
- * timed; figures are medians.
+ * prints figures. Cases of whole models verify each byte once, over poisoned destinations, before
+ * it is timed; figures are medians.
  *
  * measure_copy [ceilings] [fragments] [model] [overlap] [small] [fair] [both] [busy] [kernel]
  */

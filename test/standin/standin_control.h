@@ -15,7 +15,6 @@ struct standin_counts {
 	uint32_t events;
 	uint32_t modules;
 	uint32_t contexts; /* retained */
-	uint32_t entered;  /* contexts pushed so far */
 	uint32_t launches;
 	uint32_t empty; /* launches that copy nothing; they are not among the others */
 	uint32_t copies;
@@ -41,8 +40,9 @@ const char *standin_failed(void);
 /* The calling thread is the test's own: its calls never fail on purpose, need no current context,
  * and its streams have no delays. */
 void standin_exempt(bool on);
-/* Contexts that the calling thread has pushed. */
+/* Contexts that the calling thread has pushed, and how many it ever did. */
 uint32_t standin_pushed(void);
+uint32_t standin_entered(void);
 
 /* cuMemHostAlloc() refuses more than this. A GPU that cannot be measured has default prices, so
  * that a choice between ways does not depend on this machine. */
@@ -75,6 +75,7 @@ uint32_t standin_settle(void);
 	CALL(standin_failed)       \
 	CALL(standin_exempt)       \
 	CALL(standin_pushed)       \
+	CALL(standin_entered)      \
 	CALL(standin_pinned_limit) \
 	CALL(standin_elapsed)      \
 	CALL(standin_gate_close)   \
