@@ -43,6 +43,19 @@ static void stage_fini(struct stage *s)
 	oki_cuda_chunks_free(&s->stream);
 }
 
+/* Until every layer is taken. */
+static inline void stage_copy_layers(struct stage *s, enum oki_direction direction,
+				     const struct oki_layer_copy *layers, uint32_t count)
+{
+	for (uint32_t done = 0; done < count;) {
+		int taken = oki_cuda_ways_copy(&s->stream, direction, layers + done, count - done,
+					       NULL);
+		ck_assert_int_ge(taken, 1);
+		done += (uint32_t)taken;
+		ck_assert_uint_le(done, count);
+	}
+}
+
 /* Rows of so many blocks, one run each. */
 static struct oki_run *scattered(uint8_t *host, uint64_t block, uint32_t count)
 {

@@ -70,6 +70,21 @@ static void mixed_fini(struct mixed *m)
 	free(m->tensor);
 }
 
+/* Layers on a device whose kernels count. */
+static void mixed_open(struct mixed *m, struct stage *s, uint32_t path, uint32_t groups,
+		       const uint32_t *rows, uint32_t tidy)
+{
+	stage_init(s, path, true);
+	stage_counters(s);
+	mixed_init(m, groups, rows, tidy);
+}
+
+static void mixed_close(struct mixed *m, struct stage *s)
+{
+	stage_fini(s);
+	mixed_fini(m);
+}
+
 static void check_bytes(const struct mixed *m)
 {
 	for (uint32_t l = 0; l < LAYERS; l++)
@@ -88,13 +103,7 @@ static void check_bytes(const struct mixed *m)
 static int copy_layers(struct stage *s, const struct oki_layer_copy *layers, uint32_t count)
 {
 	int launches = calls.launches;
-	for (uint32_t done = 0; done < count;) {
-		int taken = oki_cuda_ways_copy(&s->stream, OKI_TO_PAGES, layers + done,
-					       count - done, NULL);
-		ck_assert_int_ge(taken, 1);
-		done += (uint32_t)taken;
-		ck_assert_uint_le(done, count);
-	}
+	stage_copy_layers(s, OKI_TO_PAGES, layers, count);
 	return calls.launches - launches;
 }
 

@@ -25,14 +25,11 @@ START_TEST(groups_share_a_launch)
 {
 	struct stage s;
 	struct mixed m;
-	stage_init(&s, OKV_COPY_KERNEL, true);
-	stage_counters(&s);
-	mixed_init(&m, sets[_i].groups, sets[_i].rows, 0);
+	mixed_open(&m, &s, OKV_COPY_KERNEL, sets[_i].groups, sets[_i].rows, 0);
 	calls.columns_of_event = 1;
 	ck_assert_int_eq(copy_all(&s, &m), 1);
 	ck_assert_uint_eq(calls.events, LAYERS);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -50,8 +47,7 @@ START_TEST(groups_without_counters)
 	for (uint32_t l = 0; l < LAYERS; l++)
 		m.layers[l].event = NULL;
 	ck_assert_int_eq(copy_all(&s, &m), 1);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -84,8 +80,7 @@ START_TEST(stretches_by_bytes)
 		done += (uint32_t)taken;
 	}
 	check_bytes(&m);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -95,16 +90,13 @@ START_TEST(one_stretch_without_events)
 	static const uint32_t rows[] = {600};
 	struct stage s;
 	struct mixed m;
-	stage_init(&s, _i ? OKV_COPY_KERNEL : OKV_COPY_DMA, true);
-	stage_counters(&s);
-	mixed_init(&m, 1, rows, 0);
+	mixed_open(&m, &s, _i ? OKV_COPY_KERNEL : OKV_COPY_DMA, 1, rows, 0);
 	for (uint32_t l = 0; l < LAYERS; l++)
 		m.layers[l].event = NULL;
 	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, LAYERS, NULL),
 			 LAYERS);
 	check_bytes(&m);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -115,15 +107,12 @@ START_TEST(no_room_for_a_second_table)
 	static const uint32_t rows[] = {OKI_GATHER_INLINE_ROWS, OKI_GATHER_INLINE_ROWS - 1};
 	struct stage s;
 	struct mixed m;
-	stage_init(&s, OKV_COPY_KERNEL, true);
-	stage_counters(&s);
-	mixed_init(&m, 2, rows, 0);
+	mixed_open(&m, &s, OKV_COPY_KERNEL, 2, rows, 0);
 	for (uint32_t g = 0; g < 2; g++)
 		ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + g, 1, NULL),
 				 1);
 	ck_assert_int_eq(copy_all(&s, &m), LAYERS);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -143,8 +132,7 @@ START_TEST(each_group_by_its_own_way)
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_BOTH);
 	ck_assert_int_eq(calls.two, LAYERS / 2);
 	ck_assert_int_eq(calls.batches + calls.entries, 0);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -154,9 +142,7 @@ START_TEST(a_group_of_long_runs_alone)
 	static const uint32_t rows[] = {1024, 600};
 	struct stage s;
 	struct mixed m;
-	stage_init(&s, OKV_COPY_AUTO, true);
-	stage_counters(&s);
-	mixed_init(&m, 2, rows, 1);
+	mixed_open(&m, &s, OKV_COPY_AUTO, 2, rows, 1);
 	calls.columns_of_event = 1;
 	ck_assert_int_eq(copy_all(&s, &m), 1);
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_BOTH);
@@ -166,8 +152,7 @@ START_TEST(a_group_of_long_runs_alone)
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_DMA);
 	ck_assert_int_eq(calls.launches, 1);
 	check_bytes(&m);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -227,17 +212,14 @@ START_TEST(chosen_apart_copied_together)
 	static const uint32_t rows[] = {300, 1024, 600};
 	struct stage s;
 	struct mixed m;
-	stage_init(&s, OKV_COPY_AUTO, true);
-	stage_counters(&s);
-	mixed_init(&m, 3, rows, 2);
+	mixed_open(&m, &s, OKV_COPY_AUTO, 3, rows, 2);
 	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_KERNEL);
 	ck_assert_int_eq(copy_layers(&s, m.layers + 1, 2), 1);
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_BOTH);
 	ck_assert_int_eq(copy_all(&s, &m), 1);
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_BOTH);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -247,17 +229,14 @@ START_TEST(ways_stay_as_they_were_chosen)
 	static const uint32_t rows[] = {1024, 600};
 	struct stage s;
 	struct mixed m;
-	stage_init(&s, OKV_COPY_AUTO, true);
-	stage_counters(&s);
-	mixed_init(&m, 2, rows, 1);
+	mixed_open(&m, &s, OKV_COPY_AUTO, 2, rows, 1);
 	/* Each alone: copy engines, the kernel. */
 	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_DMA);
 	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + 1, 1, NULL), 1);
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_KERNEL);
 	ck_assert_int_eq(copy_all(&s, &m), LAYERS / 2);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 

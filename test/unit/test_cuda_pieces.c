@@ -362,6 +362,32 @@ static CUresult record_nothing(CUevent event, CUstream stream)
 	return CUDA_SUCCESS;
 }
 
+/* 1,100 bytes of noise in pieces of 300, on a device that has the kernel alone. */
+static void look_at_arena(uint8_t *arena, uint64_t block)
+{
+	struct okv_error err = {0};
+	uint64_t seed = 3;
+	kernel_arena = arena;
+	kernel_block = block;
+	launches = 0;
+	api.launch = look_at_rows;
+	api.event_record = record_nothing;
+	device.path = OKV_COPY_KERNEL;
+	device.sms = 1;
+	device.rates[0] = oki_cuda_default_rates;
+	pin(arena, 1100, 300);
+	ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1100, &err), 0);
+	case_noise(&seed, arena, 1100);
+}
+
+static void leave_arena(uint8_t *arena)
+{
+	oki_cuda_reach_remove(&device, arena);
+	free(device.reach);
+	oki_cuda_unpin(arena);
+	free(arena);
+}
+
 /* Blocks of 100 bytes in pieces of 300: the kernel takes them. Of 120: one lies in two pieces, and
  * copy engines, which can cut it, take them all. So they do when only a layer behind the end of
  * the first piece is copied: the kernel is told where the block begins. */
@@ -379,18 +405,7 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 		.host = arena, .host_pitch = block, .blocks = 9, .page_pitch = 1, .inner = 1};
 	const struct oki_layer_copy layer = {.map = &map, .runs = &run, .run_count = 1};
 	struct okv_error err = {0};
-	kernel_arena = arena;
-	kernel_block = block;
-	launches = 0;
-	api.launch = look_at_rows;
-	api.event_record = record_nothing;
-	device.path = OKV_COPY_KERNEL;
-	device.sms = 1;
-	device.rates[0] = oki_cuda_default_rates;
-	pin(arena, 1100, 300);
-	ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1100, &err), 0);
-	uint64_t seed = 3;
-	case_noise(&seed, arena, 1100);
+	look_at_arena(arena, block);
 	ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, &layer, 1, &err), 1);
 	ck_assert_int_eq(launches, !_i);
 	for (uint64_t i = 0; i < 9 && _i; i++)
@@ -405,10 +420,7 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 		ck_assert_int_eq(launches, ends[n] <= 60);
 	}
 	oki_cuda_plans_forget(&stream);
-	oki_cuda_reach_remove(&device, arena);
-	free(device.reach);
-	oki_cuda_unpin(arena);
-	free(arena);
+	leave_arena(arena);
 	free(pages);
 }
 END_TEST
@@ -438,18 +450,7 @@ START_TEST(each_group_has_its_own_blocks)
 		layers[g] =
 			(struct oki_layer_copy){.map = &maps[g], .runs = &runs[g], .run_count = 1};
 	}
-	kernel_arena = arena;
-	kernel_block = 100;
-	launches = 0;
-	api.launch = look_at_rows;
-	api.event_record = record_nothing;
-	device.path = OKV_COPY_KERNEL;
-	device.sms = 1;
-	device.rates[0] = oki_cuda_default_rates;
-	pin(arena, 1100, 300);
-	ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1100, &err), 0);
-	uint64_t seed = 4;
-	case_noise(&seed, arena, 1100);
+	look_at_arena(arena, 100);
 	for (int g = 0; g < 2; g++) {
 		ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, layers + g,
 						    2 - (uint32_t)g, &err),
@@ -460,10 +461,7 @@ START_TEST(each_group_has_its_own_blocks)
 			ck_assert(memcmp(pages, arena, 9 * 120) == 0);
 	}
 	oki_cuda_plans_forget(&stream);
-	oki_cuda_reach_remove(&device, arena);
-	free(device.reach);
-	oki_cuda_unpin(arena);
-	free(arena);
+	leave_arena(arena);
 	free(pages);
 }
 END_TEST

@@ -10,6 +10,18 @@
 #include "test/unit/mixed_groups.h"
 #include "support/suite.h"
 
+/* Layers of so many pages, one after the other in one allocation and in blocks. */
+static void in_one_tensor(struct oki_layer_map *maps, uint32_t count, uint8_t *pages,
+			  uint32_t page_count, uint64_t row)
+{
+	for (uint64_t l = 0; l < count; l++)
+		maps[l] = (struct oki_layer_map){.base = pages + l * page_count * row,
+						 .page_stride = row,
+						 .page_count = page_count,
+						 .segment_count = 1,
+						 .segments = {{0, l * row, row}}};
+}
+
 /* Neighbours of one group in one allocation: a copy that spans them is cheaper than the kernel,
  * also where layers of another group stand between. */
 START_TEST(neighbours_of_a_group_are_one_copy)
@@ -24,15 +36,10 @@ START_TEST(neighbours_of_a_group_are_one_copy)
 	stage_init(&s, OKV_COPY_AUTO, true);
 	stage_counters(&s);
 	s.device.rates[0].copy_ns = 100;
-	for (uint64_t l = 0; l < ALL; l++) {
-		maps[l] = (struct oki_layer_map){.base = pages + l * ROWS * row,
-						 .page_stride = row,
-						 .page_count = ROWS,
-						 .segment_count = 1,
-						 .segments = {{0, l * row, row}}};
+	in_one_tensor(maps, ALL, pages, ROWS, row);
+	for (uint32_t l = 0; l < ALL; l++)
 		layers[l] =
 			(struct oki_layer_copy){&maps[l], runs[l % (EACH + 1) == EACH], ROWS, NULL};
-	}
 	ck_assert_int_eq(copy_layers(&s, layers, ALL), 1);
 	oki_cuda_plans_forget(&s.stream);
 	s.device.tensors[0] =
@@ -67,15 +74,10 @@ START_TEST(each_group_has_its_own_stretch)
 	s.device.tensor_count = 1;
 	s.device.rates[0].copy_ns = 100;
 	s.device.rates[0].entry_least_ns = 3000;
-	for (uint64_t l = 0; l < ALL; l++) {
-		maps[l] = (struct oki_layer_map){.base = pages + l * MANY * row,
-						 .page_stride = row,
-						 .page_count = MANY,
-						 .segment_count = 1,
-						 .segments = {{0, l * row, row}}};
+	in_one_tensor(maps, ALL, pages, MANY, row);
+	for (uint32_t l = 0; l < ALL; l++)
 		layers[l] = (struct oki_layer_copy){&maps[l], l ? few : &tidy, l ? FEW : 1,
 						    (CUevent)(uintptr_t)(l + 1)};
-	}
 	/* By copy engines, if a copy may span the four layers of the second group. */
 	ck_assert_int_eq(copy_layers(&s, layers, ALL), 0);
 	stage_fini(&s);
@@ -91,17 +93,14 @@ START_TEST(a_late_group_is_priced_alone)
 	static const uint32_t rows[] = {600, 1024};
 	struct stage s;
 	struct mixed m;
-	stage_init(&s, OKV_COPY_AUTO, true);
-	stage_counters(&s);
-	mixed_init(&m, 2, rows, 2);
+	mixed_open(&m, &s, OKV_COPY_AUTO, 2, rows, 2);
 	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_KERNEL);
 	/* Together both would go by both ways. */
 	ck_assert_int_eq(
 		oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + 1, LAYERS - 1, NULL), 1);
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_DMA);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -111,9 +110,7 @@ START_TEST(a_small_gain_changes_no_way)
 	static const uint32_t rows[] = {600, 64};
 	struct stage s;
 	struct mixed m;
-	stage_init(&s, OKV_COPY_AUTO, true);
-	stage_counters(&s);
-	mixed_init(&m, 2, rows, 2);
+	mixed_open(&m, &s, OKV_COPY_AUTO, 2, rows, 2);
 	for (int n = 0; n < 2; n++) {
 		oki_cuda_plans_forget(&s.stream);
 		if (n)
@@ -123,8 +120,7 @@ START_TEST(a_small_gain_changes_no_way)
 				 1);
 		ck_assert_int_eq(s.stream.way, n ? OKI_CUDA_WAY_KERNEL : OKI_CUDA_WAY_DMA);
 	}
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -144,21 +140,18 @@ START_TEST(copies_span_a_stretch)
 	};
 	struct stage s;
 	struct mixed m;
-	stage_init(&s, OKV_COPY_AUTO, true);
-	stage_counters(&s);
+	mixed_open(&m, &s, OKV_COPY_AUTO, 1, rows, 0);
 	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
 	s.device.tensor_count = 1;
 	s.device.rates[OKI_TO_PAGES].copy_ns = 30e3;
 	s.device.rates[OKI_TO_PAGES].entry_ns = 200e3;
 	for (uint32_t i = 0; i < OKI_CUDA_SIZES; i++)
 		s.device.rates[OKI_TO_PAGES].kernel[i] = cases[_i].kernel;
-	mixed_init(&m, 1, rows, 0);
 	for (uint32_t l = 0; l < LAYERS && !cases[_i].waits; l++)
 		m.layers[l].event = NULL;
 	copy_all(&s, &m);
 	ck_assert_int_eq(s.stream.way, cases[_i].way);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -168,18 +161,15 @@ START_TEST(groups_in_one_tensor)
 	static const uint32_t rows[] = {64, 600};
 	struct stage s;
 	struct mixed m;
-	stage_init(&s, OKV_COPY_AUTO, true);
-	stage_counters(&s);
+	mixed_open(&m, &s, OKV_COPY_AUTO, 2, rows, 1);
 	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
 	s.device.tensor_count = 1;
-	mixed_init(&m, 2, rows, 1);
 	/* Nobody waits: all layers make a stretch. */
 	for (uint32_t l = 0; l < LAYERS; l++)
 		m.layers[l].event = NULL;
 	copy_all(&s, &m);
 	ck_assert_int_ne(s.stream.way, OKI_CUDA_WAY_DMA);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -189,9 +179,7 @@ START_TEST(own_copies_are_not_ahead)
 	static const uint32_t rows[] = {1024};
 	struct stage s;
 	struct mixed m;
-	stage_init(&s, OKV_COPY_AUTO, true);
-	stage_counters(&s);
-	mixed_init(&m, 1, rows, 1);
+	mixed_open(&m, &s, OKV_COPY_AUTO, 1, rows, 1);
 	copy_all(&s, &m);
 	/* The next part, which chooses anew. */
 	struct oki_run next = m.runs[0][0];
@@ -204,8 +192,7 @@ START_TEST(own_copies_are_not_ahead)
 		ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
 		ck_assert_int_eq(s.stream.way, other ? OKI_CUDA_WAY_KERNEL : OKI_CUDA_WAY_DMA);
 	}
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 
@@ -215,9 +202,7 @@ START_TEST(busy_engines_count_by_direction)
 	static const uint32_t rows[] = {64};
 	struct stage s;
 	struct mixed m;
-	stage_init(&s, OKV_COPY_AUTO, true);
-	stage_counters(&s);
-	mixed_init(&m, 1, rows, 1);
+	mixed_open(&m, &s, OKV_COPY_AUTO, 1, rows, 1);
 	atomic_store(&s.device.copying[OKI_TO_BLOCKS], 256u << 20);
 	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_DMA);
@@ -228,8 +213,7 @@ START_TEST(busy_engines_count_by_direction)
 	atomic_store(&s.device.copying[OKI_TO_PAGES], 256u << 20);
 	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
 	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_KERNEL);
-	stage_fini(&s);
-	mixed_fini(&m);
+	mixed_close(&m, &s);
 }
 END_TEST
 

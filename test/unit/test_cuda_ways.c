@@ -15,20 +15,13 @@
 
 #define ROW 4096u
 
-/* Until every layer is taken. */
 static void stage_copy(struct stage *s, enum oki_direction direction,
 		       const struct oki_layer_map *const *maps, CUevent const *events,
 		       uint32_t map_count, const struct oki_run *runs, uint32_t run_count)
 {
 	struct oki_layer_copy layers[OKI_JOIN_MAX];
 	same_runs(layers, maps, events, map_count, runs, run_count);
-	for (uint32_t done = 0; done < map_count;) {
-		int taken = oki_cuda_ways_copy(&s->stream, direction, layers + done,
-					       map_count - done, NULL);
-		ck_assert_int_ge(taken, 1);
-		done += (uint32_t)taken;
-		ck_assert_uint_le(done, map_count);
-	}
+	stage_copy_layers(s, direction, layers, map_count);
 }
 
 /* Every path, both directions, tables that travel with the launch and such that do not. */
