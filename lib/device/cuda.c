@@ -484,7 +484,7 @@ static int cuda_query(struct oki_mark *mark, struct okv_error *err)
 	CUresult result = enter(mark->device, &scope);
 	if (result == CUDA_SUCCESS) {
 		result = mark->device->api->event_query(mark->event);
-		if (result == CUDA_ERROR_NOT_READY)
+		if (result == CUDA_ERROR_NOT_READY && mark->device->probe.works)
 			oki_cuda_probe_launch(mark->device, oki_now_ns());
 		oki_cuda_leave(&scope);
 	}
