@@ -252,29 +252,6 @@ static int cuda_check_memory(struct oki_device *device, const void *base, uint64
 	return rc;
 }
 
-/* In one scope: to enter one for each of a model's layers would take as long as its first copies.
- */
-static int cuda_check_events(struct oki_device *device, struct CUevent_st *const *events,
-			     uint32_t count, struct okv_error *err)
-{
-	struct oki_cuda_scope scope;
-	CUresult result = enter(device, &scope);
-	if (result != CUDA_SUCCESS)
-		return oki_cuda_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, device->api, result,
-				     "GPU %d cannot look at events", device->index);
-	uint32_t i = 0;
-	for (; i < count; i++) {
-		result = events[i] ? device->api->event_query(events[i]) : CUDA_SUCCESS;
-		if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
-			break;
-	}
-	oki_cuda_leave(&scope);
-	if (i == count)
-		return 0;
-	return oki_cuda_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, device->api, result,
-			     "%p is no usable event", (void *)events[i]);
-}
-
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* What was made of them; inside a scope. */
@@ -347,55 +324,6 @@ static void cuda_stream_destroy(struct oki_stream *stream)
 		oki_cuda_leave(&scope);
 	}
 	free(stream);
-}
-
-/* Order matters: to query a legacy stream while a graph is captured would break the capture. */
-static int fence_one(struct oki_stream *stream, CUstream ready, struct okv_error *err)
-{
-	const struct oki_cuda_api *api = stream->device->api;
-	CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-	CUcontext context = NULL;
-	CUresult result = api->stream_is_capturing(ready, &capturing);
-	if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
-	    (result == CUDA_SUCCESS && capturing != CU_STREAM_CAPTURE_STATUS_NONE))
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_READY,
-				"stream %p is capturing a graph: start outside the capture",
-				(void *)ready);
-	if (result == CUDA_SUCCESS)
-		result = api->stream_context(ready, &context);
-	if (result == CUDA_SUCCESS && context != stream->device->context)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_READY,
-				"stream %p belongs to another context than GPU %d's primary one",
-				(void *)ready, stream->device->index);
-	if (result == CUDA_SUCCESS)
-		result = api->stream_query(ready);
-	if (result == CUDA_ERROR_NOT_READY) {
-		/* A wait takes what the event holds at this moment, so one event serves all. */
-		result = api->event_record(stream->fence, ready);
-		if (result == CUDA_SUCCESS)
-			result = api->stream_wait_event(stream->stream, stream->fence, 0);
-	}
-	if (result == CUDA_SUCCESS)
-		return 0;
-	return oki_cuda_fail(err, OKV_E_INVAL, OKV_STAGE_READY, api, result,
-			     "stream %p cannot be waited for", (void *)ready);
-}
-
-static int cuda_fence(struct oki_stream *stream, struct CUstream_st *const *ready, uint32_t count,
-		      struct okv_error *err)
-{
-	struct oki_cuda_scope scope;
-	if (count == 0)
-		return 0;
-	CUresult result = enter(stream->device, &scope);
-	if (result != CUDA_SUCCESS)
-		return oki_cuda_fail(err, OKV_E_INVAL, OKV_STAGE_READY, stream->device->api, result,
-				     "GPU %d cannot be used", stream->device->index);
-	int rc = 0;
-	for (uint32_t i = 0; i < count && rc == 0; i++)
-		rc = fence_one(stream, ready[i], err);
-	oki_cuda_leave(&scope);
-	return rc;
 }
 
 static int cuda_copy(struct oki_stream *stream, enum oki_direction direction,
@@ -551,11 +479,11 @@ const struct oki_device_ops oki_device_cuda = {
 	.pin = cuda_pin,
 	.unpin = cuda_unpin,
 	.check_memory = cuda_check_memory,
-	.check_events = cuda_check_events,
+	.check_events = oki_cuda_check_events,
 	.stream_create = cuda_stream_create,
 	.stream_destroy = cuda_stream_destroy,
 	.stream_recycle = cuda_stream_recycle,
-	.fence = cuda_fence,
+	.fence = oki_cuda_fence,
 	.copy = cuda_copy,
 	.record_event = cuda_record_event,
 	.mark_create = cuda_mark_create,

@@ -42,6 +42,10 @@ struct oki_cuda_probe {
 	double wait_ns, last_ns; /* of the last two, the longer and the latest */
 };
 
+/* Events of callers that were looked at, by a hash of their handles. One that is not kept costs a
+ * look alone, and one that was destroyed since is refused when it is to be recorded. */
+#define OKI_CUDA_EVENT_BITS 10u
+
 struct oki_device {
 	const struct oki_cuda_api *api;
 	int32_t index;
@@ -59,6 +63,7 @@ struct oki_device {
 	uint64_t pin_limit; /* longest registration; what is longer goes in pieces */
 	struct oki_cuda_tensor tensors[OKI_CUDA_TENSORS]; /* changed as reach is */
 	uint32_t tensor_count;
+	_Atomic uintptr_t events[1u << OKI_CUDA_EVENT_BITS];
 	/* By direction: bytes that streams have given to engines, and streams that copy. */
 	_Atomic uint64_t copying[2];
 	_Atomic uint32_t active[2];
@@ -181,6 +186,13 @@ int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t byte
 			 struct okv_error *err);
 /* Do both bytes lie in one allocation that was checked? */
 bool oki_cuda_one_tensor(const struct oki_device *device, const void *first, const void *last);
+
+/* ---- what callers bring; as device.h says ---- */
+
+int oki_cuda_check_events(struct oki_device *device, struct CUevent_st *const *events,
+			  uint32_t count, struct okv_error *err);
+int oki_cuda_fence(struct oki_stream *stream, struct CUstream_st *const *ready, uint32_t count,
+		   struct okv_error *err);
 
 /* ---- copy engines ---- */
 
