@@ -25,8 +25,15 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 	bool sealed_later = phase == OKI_OP_DRAINED && op->kind == OKW_OP_PUBLISH;
 	if (sealed_later && lost)
 		oki_op_doom(op, OKV_E_SESSION, "the Manager went before the blocks were sealed");
-	if (!sealed_later || lost)
+	if (!sealed_later || lost) {
 		oki_op_finish(op);
+	} else {
+		/* Who sleeps for it looks by himself from here on: the Manager has to wake as well,
+		 * and would have to wake the session's thread, and that one him. */
+		atomic_store(&op->ending, oki_record_of(op));
+		if (atomic_load(&op->waiters))
+			pthread_cond_broadcast(&op->cond);
+	}
 	oki_binding_less(op->binding);
 	pthread_mutex_unlock(&op->binding->lock);
 	pthread_mutex_unlock(&op->lock);
@@ -121,7 +128,8 @@ static bool grant_settle(void *arg, bool last)
 		return true;
 	if (reaped)
 		oki_record_advance(op);
-	if (!freed && !reaped && !last && op->spinning)
+	/* Also where the Manager was asked to ring: it may be told sooner from here. */
+	if (!freed && !reaped && !last)
 		return false;
 	drop_op(op);
 	return true;

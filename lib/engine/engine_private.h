@@ -144,7 +144,9 @@ struct okv_op {
 	_Atomic bool *enqueued;	  /* per layer */
 	_Atomic bool *done;	  /* per layer; in enqueued's memory */
 	_Atomic uint32_t waiters; /* in cond, or on their way into it */
-	int end_status;		  /* what it will end with, once phase is not OKI_OP_GRANT */
+	/* Of a drained publish: where Reaped will be seen; maybe another operation's by then. */
+	struct okw_record *_Atomic ending;
+	int end_status; /* what it will end with, once phase is not OKI_OP_GRANT */
 	char end_text[sizeof(((struct okv_op_result *)0)->text)];
 	struct okv_op_result result;
 	uint32_t layer_count;

@@ -211,6 +211,15 @@ static bool answered(const struct wish *w, int *ret_rc)
 	return true;
 }
 
+/* A drained publish ends with a move of its record, which its caller sees before anybody can tell
+ * him. */
+static void look_for_end(const struct wish *w)
+{
+	struct okw_record *r = atomic_load_explicit(&w->op->ending, memory_order_relaxed);
+	if (r && !w->layer && OKI_TAG_STATE(oki_tag_load(r)) == OKW_REAPED)
+		oki_record_advance(w->op);
+}
+
 /* Look for as long as the engine's options say, and never past the deadline. */
 static bool spin(const struct wish *w, uint64_t deadline, int *ret_rc)
 {
@@ -220,6 +229,7 @@ static bool spin(const struct wish *w, uint64_t deadline, int *ret_rc)
 		end = deadline;
 	do {
 		do {
+			look_for_end(w);
 			if (answered(w, ret_rc))
 				return true;
 			oki_spin(&rounds);
@@ -228,10 +238,19 @@ static bool spin(const struct wish *w, uint64_t deadline, int *ret_rc)
 	return false;
 }
 
+/* With op->lock held, and left while it spins. */
+static bool look_once(const struct wish *w, uint64_t deadline, int *ret_rc)
+{
+	pthread_mutex_unlock(&w->op->lock);
+	bool there = spin(w, deadline, ret_rc);
+	pthread_mutex_lock(&w->op->lock);
+	return there;
+}
+
 static bool sleep_until(const struct wish *w, uint64_t deadline, int *ret_rc)
 {
 	struct okv_op *op = w->op;
-	bool there = false;
+	bool there = false, looked = w->layer;
 	pthread_mutex_lock(&op->lock);
 	/* G8: declared first, then the look; and before the bells are asked for, so that the worker
 	 * does not call them off. */
@@ -243,6 +262,13 @@ static bool sleep_until(const struct wish *w, uint64_t deadline, int *ret_rc)
 		there = answered(w, ret_rc);
 		if (there || !in_time)
 			break;
+		if (!looked && atomic_load(&op->ending)) {
+			looked = true;
+			there = look_once(w, deadline, ret_rc);
+			if (there)
+				break;
+			continue;
+		}
 		in_time = oki_cond_wait(&op->cond, &op->lock, deadline);
 	}
 	atomic_fetch_sub(&op->waiters, 1);

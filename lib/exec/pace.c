@@ -7,8 +7,8 @@
 #define WAKE_NS 30000u
 /* Ends of less than this say little about the link. */
 #define TELLING_BYTES (1u << 20)
-/* While the Manager prepares, this many times longer: its thread may have to wake first, and
- * answers with a bell, which takes two more wakings, if nobody looks by then. */
+/* While the Manager prepares or seals, this many times longer: its thread may have to wake first,
+ * and answers with a bell, which takes two more wakings, if nobody looks by then. */
 #define CLAIM_FACTOR 4u
 
 void oki_pace_started(struct oki_transfer *t, uint64_t now)
@@ -43,6 +43,10 @@ bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at,
 		return true;
 	if (!spin_ns)
 		return false;
+	/* A publish ends when the Manager has sealed it, and not before. */
+	for (const struct oki_transfer *t = w->settling; t; t = t->next)
+		if (t->direction == OKI_TO_BLOCKS && idle < CLAIM_FACTOR * spin_ns)
+			return true;
 	for (const struct oki_transfer *t = w->active; t; t = t->next) {
 		if (t->phase == OKI_PHASE_CLAIM && idle < CLAIM_FACTOR * spin_ns)
 			return true;

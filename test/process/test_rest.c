@@ -2,8 +2,10 @@
  * same. It rings only where nobody says that he looks by himself. */
 #include <check.h>
 #include <poll.h>
+#include <pthread.h>
 #include <string.h>
 
+#include "engine/engine_private.h"
 #include "grant/parts.h"
 #include "grant/state.h"
 #include "process/child.h"
@@ -16,6 +18,7 @@ static const struct kv_shape shape = {.pages = 64};
 /* Short, long against what the engine does between two steps, none at all. */
 static const uint32_t spins_us[] = {1, 20000, 0};
 #define SPINS ((int)(sizeof(spins_us) / sizeof(spins_us[0])))
+#define LONGEST_SPIN_US 1000000u
 
 static struct fake f;
 static struct okv_engine *engine;
@@ -45,12 +48,17 @@ static void stop(void)
 	fake_end(&f);
 }
 
+static struct okw_record *begin_with(uint32_t flags, struct okv_op **ret_op)
+{
+	kv_ok(kv_publish_start(&rank, 1, 0, 1, (uint32_t[]){0}, flags, ret_op, kv_err));
+	taken = fake_kept(&f);
+	return &f.channel.control->records[taken];
+}
+
 /* Without a waiter: only the worker and the session thread can hear of its end. */
 static struct okw_record *begin(struct okv_op **ret_op)
 {
-	kv_ok(kv_publish_start(&rank, 1, 0, 1, (uint32_t[]){0}, OKV_OP_NOTIFY, ret_op, kv_err));
-	taken = fake_kept(&f);
-	return &f.channel.control->records[taken];
+	return begin_with(OKV_OP_NOTIFY, ret_op);
 }
 
 /* The worker said that it does not look any more. */
@@ -59,11 +67,16 @@ static void until_rested(struct okw_record *r)
 	kv_until(!(atomic_load(&r->engine_flags) & OKW_ENGINE_SPINNING));
 }
 
-/* Move it, and ring as the protocol says. */
-static void move(struct okw_record *r, uint32_t to)
+static void move_silently(struct okw_record *r, uint32_t to)
 {
 	uint64_t tag = oki_tag_load(r);
 	ck_assert(oki_move(r, &tag, to, OKI_MOVER_MANAGER));
+}
+
+/* Move it, and ring as the protocol says. */
+static void move(struct okw_record *r, uint32_t to)
+{
+	move_silently(r, to);
 	if (!(atomic_load(&r->engine_flags) & OKW_ENGINE_SPINNING))
 		fake_ring(&f, taken);
 }
@@ -140,6 +153,69 @@ START_TEST(a_prompt_answer_is_heard_without_a_wait)
 }
 END_TEST
 
+/* The Manager is asked to ring for the end of a publish that is to be told, but the worker looks as
+ * long as it is awake, which is sooner. */
+START_TEST(a_prompt_end_is_seen_by_the_worker)
+{
+	struct okv_op *op;
+	start(LONGEST_SPIN_US);
+	struct okw_record *r = begin(&op);
+	grant_nothing(r);
+	kv_until(atomic_load(&op->ending));
+	move_silently(r, OKW_REAPED);
+	ck_assert_int_eq(completion(), OKV_E_PLAN);
+	until_state(r, OKW_FREE);
+	okv_op_release(op);
+	stop();
+}
+END_TEST
+
+static void *sleeper(void *arg)
+{
+	return (void *)(intptr_t)okv_op_wait(arg, 60000, NULL);
+}
+
+/* Did it see the end before somebody rang? Not if this thread stood for as long as one looks. */
+static bool sleeper_sees(void)
+{
+	struct timespec deadline;
+	struct okv_op *op;
+	pthread_t thread;
+	void *rc;
+	start(LONGEST_SPIN_US);
+	struct okw_record *r = begin_with(0, &op);
+	ck_assert_int_eq(pthread_create(&thread, NULL, sleeper, op), 0);
+	/* It asks for bells before it sleeps. */
+	kv_until(atomic_load(&op->waiters));
+	until_rested(r);
+	grant_nothing(r);
+	/* With it goes the worker. */
+	kv_rank_close(&rank);
+	move_silently(r, OKW_REAPED);
+	clock_gettime(CLOCK_REALTIME, &deadline);
+	deadline.tv_sec += 5;
+	bool seen = pthread_timedjoin_np(thread, &rc, &deadline) == 0;
+	if (!seen) {
+		fake_ring(&f, taken);
+		ck_assert_int_eq(pthread_join(thread, &rc), 0);
+	}
+	ck_assert_int_eq((intptr_t)rc, OKV_E_PLAN);
+	until_state(r, OKW_FREE);
+	okv_op_release(op);
+	okv_namespace_close(ns);
+	okv_engine_close(engine);
+	fake_end(&f);
+	return seen;
+}
+
+START_TEST(who_sleeps_for_a_publish_sees_its_end)
+{
+	int tries = 5;
+	while (!sleeper_sees())
+		ck_assert_int_gt(--tries, 0);
+}
+END_TEST
+
 START_TEST(a_cancel_is_answered_while_everybody_rests)
 {
 	struct okv_op *op;
@@ -187,6 +263,8 @@ int main(void)
 	tcase_add_loop_test(t, a_late_refusal_is_heard, 0, SPINS);
 	tcase_add_loop_test(t, a_late_grant_is_claimed_and_a_late_end_is_heard, 0, SPINS);
 	tcase_add_loop_test(t, a_prompt_answer_is_heard_without_a_wait, 0, SPINS);
+	tcase_add_test(t, a_prompt_end_is_seen_by_the_worker);
+	tcase_add_test(t, who_sleeps_for_a_publish_sees_its_end);
 	tcase_add_loop_test(t, a_cancel_is_answered_while_everybody_rests, 0, SPINS);
 	tcase_add_loop_test(t, a_silent_manager_keeps_nobody, 0, SPINS);
 	suite_add_tcase(s, t);

@@ -96,6 +96,20 @@ START_TEST(a_claim_is_awaited_longer)
 }
 END_TEST
 
+/* So is the Manager that seals a publish; a restore has ended by then. */
+START_TEST(a_seal_is_awaited_longer)
+{
+	w.active = NULL;
+	w.settling = &t;
+	t.direction = OKI_TO_BLOCKS;
+	ck_assert(oki_pace_spins(&w, 1199 * US, 1000 * US, 50 * US));
+	ck_assert(!oki_pace_spins(&w, 1200 * US, 1000 * US, 50 * US));
+	ck_assert(!oki_pace_spins(&w, 1100 * US, 1000 * US, 0));
+	t.direction = OKI_TO_PAGES;
+	ck_assert(!oki_pace_spins(&w, 1050 * US, 1000 * US, 50 * US));
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("pace");
@@ -105,6 +119,7 @@ int main(void)
 	tcase_add_test(tc, nothing_is_expected_too_late);
 	tcase_add_test(tc, nothing_is_expected_without_reason);
 	tcase_add_test(tc, a_claim_is_awaited_longer);
+	tcase_add_test(tc, a_seal_is_awaited_longer);
 	suite_add_tcase(suite, tc);
 	return kv_suite_run(suite);
 }
