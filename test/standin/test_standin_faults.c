@@ -101,7 +101,8 @@ static int restore_with(struct sim_case *c, uint32_t nth, CUresult result, bool 
 {
 	uint32_t seen;
 	sim.standin_fail(NULL, nth, result, for_ever);
-	c->gated = nth % 2;
+	/* Where the producer is busy, other calls are made. Each N has its turn both ways. */
+	c->gated = (nth + (result == CUDA_ERROR_OUT_OF_MEMORY)) % 2;
 	int rc = sim_restore(c, 1, &seen);
 	const char *name = stop_failing();
 	if (!name)
@@ -302,15 +303,17 @@ static bool needs_a_case(const char *name)
 static bool aim_at(const char *name)
 {
 	bool met = false;
-	for (uint32_t i = 0; i < CONFIGS && !met; i++) {
+	for (uint32_t i = 0; i < 2 * CONFIGS && !met; i++) {
+		const struct config *config = &configs[i / 2];
 		struct standin_counts before;
 		struct okv_error err = {0};
 		uint32_t seen;
 		sim_held(&before);
 		struct sim_case *c =
-			sim_case_new(&geometries[configs[i].geometry], 0, OKV_ENGINE_POISON);
+			sim_case_new(&geometries[config->geometry], 0, OKV_ENGINE_POISON);
+		c->gated = i % 2;
 		sim.standin_fail(name, 1, CUDA_ERROR_LAUNCH_FAILED, false);
-		int rc = sim_case_register(c, configs[i].path, &err);
+		int rc = sim_case_register(c, config->path, &err);
 		if (!rc)
 			rc = sim_publish(c, 1);
 		if (!rc)
