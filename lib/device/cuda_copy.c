@@ -4,8 +4,12 @@
 #include "base/error.h"
 #include "device/rect.h"
 
-/* Longer batches take more time for each entry. */
-#define BATCH_MAX 64u
+/* A call costs the copy engine two microseconds or so beside its entries, and much longer ones cost
+ * more for each entry. */
+#define BATCH_MAX 256u
+/* An engine begins with a call's entries when it has all of them, so the first one of a stream that
+ * has nothing queued is short: the next one is ready before those are copied. */
+#define BATCH_FIRST 64u
 
 /* Copy engines finish an operation before they take another stream's, so none is longer than
  * this: 0.6 ms of the link, beside which its own cost is small. */
@@ -20,6 +24,7 @@ struct emitter {
 	struct oki_cuda_span span; /* around the host bytes looked at last */
 	double ns;
 	uint32_t count;
+	uint32_t most; /* entries of the next call */
 	CUdeviceptr to[BATCH_MAX];
 	CUdeviceptr from[BATCH_MAX];
 	size_t bytes[BATCH_MAX];
@@ -75,6 +80,7 @@ static CUresult flush(struct emitter *e)
 		}
 	}
 	e->count = 0;
+	e->most = BATCH_MAX;
 	return result;
 }
 
@@ -97,7 +103,7 @@ static CUresult add_row(struct emitter *e, uint8_t *host, uint8_t *device, uint6
 		e->to[e->count] = (CUdeviceptr)(to_pages ? device : host) + at;
 		e->from[e->count] = (CUdeviceptr)(to_pages ? host : device) + at;
 		e->bytes[e->count] = n;
-		CUresult result = ++e->count == BATCH_MAX ? flush(e) : CUDA_SUCCESS;
+		CUresult result = ++e->count == e->most ? flush(e) : CUDA_SUCCESS;
 		if (result != CUDA_SUCCESS)
 			return result;
 	}
@@ -415,6 +421,7 @@ static void emitter_init(struct emitter *e, const struct oki_cuda_api *api,
 	e->span = (struct oki_cuda_span){0, api ? 0 : UINTPTR_MAX};
 	e->ns = 0;
 	e->count = 0;
+	e->most = BATCH_MAX;
 }
 
 bool oki_cuda_has_batch(const struct oki_cuda_api *api)
@@ -455,14 +462,16 @@ double oki_cuda_stack_ns(const struct oki_cuda_rates *rates, bool batch,
 }
 
 int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *rates,
-		  CUstream stream, enum oki_direction direction,
-		  const struct oki_layer_map *const *maps, uint32_t map_count, bool may_stack,
-		  const struct oki_run *runs, uint32_t run_count, struct okv_error *err)
+		  const struct oki_cuda_queue *queue, const struct oki_layer_map *const *maps,
+		  uint32_t map_count, bool may_stack, const struct oki_run *runs,
+		  uint32_t run_count, struct okv_error *err)
 {
 	struct emitter e;
 	emitter_init(&e, api, rates, oki_cuda_has_batch(api));
-	e.stream = stream;
-	e.direction = direction;
+	e.stream = queue->stream;
+	e.direction = queue->direction;
+	if (queue->empty)
+		e.most = BATCH_FIRST;
 	CUresult result = add_all(&e, maps, map_count, may_stack, runs, run_count);
 	if (result == CUDA_SUCCESS)
 		result = flush(&e);

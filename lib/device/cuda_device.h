@@ -200,12 +200,18 @@ int oki_cuda_fence(struct oki_stream *stream, struct CUstream_st *const *ready, 
 #define OKI_CUDA_MAX_PITCH 0x7fffffffu
 
 bool oki_cuda_has_batch(const struct oki_cuda_api *api);
+/* Where copies go. */
+struct oki_cuda_queue {
+	CUstream stream;
+	enum oki_direction direction;
+	bool empty; /* nothing is queued for copy engines: they are to begin soon */
+};
 /* Queue layers with as few operations as the rows allow. may_stack: they lie in one allocation, so
  * that one operation may span them. Inside a scope. */
 int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *rates,
-		  CUstream stream, enum oki_direction direction,
-		  const struct oki_layer_map *const *maps, uint32_t map_count, bool may_stack,
-		  const struct oki_run *runs, uint32_t run_count, struct okv_error *err);
+		  const struct oki_cuda_queue *queue, const struct oki_layer_map *const *maps,
+		  uint32_t map_count, bool may_stack, const struct oki_run *runs,
+		  uint32_t run_count, struct okv_error *err);
 /* How long that takes for one run of one layer among others; map has its segments joined if the
  * run allows it. */
 double oki_cuda_copy_ns(const struct oki_cuda_rates *rates, bool batch,

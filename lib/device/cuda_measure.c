@@ -52,6 +52,7 @@ static void copy_rows(struct bench *b, uint32_t rows, uint64_t bytes, bool batch
 		.segments = {{.bytes = bytes}},
 	};
 	const struct oki_layer_map *maps[] = {&map};
+	const struct oki_cuda_queue queue = {b->stream, b->direction, .empty = false};
 	struct oki_cuda_rates rates = oki_cuda_default_rates;
 	uint32_t count = batched ? rows : 1;
 	for (uint32_t i = 0; i < count; i++)
@@ -65,8 +66,7 @@ static void copy_rows(struct bench *b, uint32_t rows, uint64_t bytes, bool batch
 		};
 	if (!batched)
 		rates.copy_ns = 0;
-	if (oki_cuda_copy(b->device->api, &rates, b->stream, b->direction, maps, 1, false, runs,
-			  count, NULL) < 0)
+	if (oki_cuda_copy(b->device->api, &rates, &queue, maps, 1, false, runs, count, NULL) < 0)
 		note(b, CUDA_ERROR_UNKNOWN);
 }
 

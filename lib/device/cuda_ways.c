@@ -97,19 +97,21 @@ struct share {
 };
 
 /* Layers of one group. */
-static int copy_engines(const struct job *j, CUstream queue, uint32_t first, uint32_t end,
+static int copy_engines(const struct job *j, CUstream stream, uint32_t first, uint32_t end,
 			const struct share *share)
 {
 	struct oki_device *device = j->stream->device;
 	const struct oki_layer_map *const *maps = j->maps + first;
+	const struct oki_cuda_queue queue = {stream, j->direction,
+					     j->stream->copying[j->direction] == 0};
 	uint64_t bytes = 0;
 	for (uint32_t i = first; i < end; i++)
 		bytes += share->rows * oki_layer_row_bytes(j->maps[i]);
 	j->stream->copying[j->direction] += bytes;
 	atomic_fetch_add_explicit(&device->copying[j->direction], bytes, memory_order_relaxed);
-	return oki_cuda_copy(device->api, &device->rates[j->direction], queue, j->direction, maps,
-			     end - first, oki_cuda_may_stack(device, maps, end - first),
-			     share->runs, share->run_count, j->err);
+	return oki_cuda_copy(device->api, &device->rates[j->direction], &queue, maps, end - first,
+			     oki_cuda_may_stack(device, maps, end - first), share->runs,
+			     share->run_count, j->err);
 }
 
 /* One stretch of one group, so that the caller hears of its layers before the next one is

@@ -12,7 +12,7 @@
 #include "device/cuda_device.h"
 
 static struct {
-	int one, two, batches, entries, launches, records, waits, gates;
+	int one, two, batches, entries, first_entries, launches, records, waits, gates;
 	uint32_t gate; /* of the last launch that waited for the one before it */
 	unsigned blocks;
 	CUstream queue;	       /* of the last launch */
@@ -94,7 +94,8 @@ static CUresult fake_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, si
 			   CUstream stream)
 {
 	look_at(stream);
-	calls.batches++;
+	if (calls.batches++ == 0)
+		calls.first_entries = (int)count;
 	calls.entries += (int)count;
 	ck_assert_uint_eq(attribute_count, 1);
 	ck_assert_uint_eq(*first, 0);

@@ -13,6 +13,9 @@
 #include "test/unit/fake_cuda.h"
 #include "support/suite.h"
 
+static const struct oki_cuda_queue restores = {.direction = OKI_TO_PAGES};
+static const struct oki_cuda_queue publishes = {.direction = OKI_TO_BLOCKS};
+
 START_TEST(bytes_as_a_plain_loop)
 {
 	uint64_t seed = 11 + (uint64_t)_i;
@@ -30,7 +33,8 @@ START_TEST(bytes_as_a_plain_loop)
 		case_place(&c, host, pages);
 		case_expect(&c, host, direction, want_host, want_pages);
 		const struct oki_layer_map *map = &c.map;
-		ck_assert_int_eq(oki_cuda_copy(&api, rates, NULL, direction, &map, 1, false, c.runs,
+		struct oki_cuda_queue queue = {.direction = direction, .empty = n % 3 == 0};
+		ck_assert_int_eq(oki_cuda_copy(&api, rates, &queue, &map, 1, false, c.runs,
 					       c.run_count, NULL),
 				 0);
 		ck_assert_msg(memcmp(host, want_host, c.host_bytes) == 0 &&
@@ -69,9 +73,8 @@ static void tensor_copy(struct tensor *t, struct oki_cuda_api *api, struct oki_r
 			uint32_t count, int expected)
 {
 	const struct oki_layer_map *map = &t->map;
-	ck_assert_int_eq(
-		oki_cuda_copy(api, rates, NULL, OKI_TO_PAGES, &map, 1, false, runs, count, NULL),
-		expected);
+	ck_assert_int_eq(oki_cuda_copy(api, rates, &restores, &map, 1, false, runs, count, NULL),
+			 expected);
 }
 
 static void tensor_fini(struct tensor *t)
@@ -238,9 +241,8 @@ START_TEST(a_refused_copy_ends_the_layer)
 					   .page = 16 * i};
 	calls.fail_after = 3;
 	const struct oki_layer_map *map = &t.map;
-	ck_assert_int_eq(
-		oki_cuda_copy(&api, rates, NULL, OKI_TO_PAGES, &map, 1, false, runs, 4, &err),
-		OKV_E_COPY);
+	ck_assert_int_eq(oki_cuda_copy(&api, rates, &restores, &map, 1, false, runs, 4, &err),
+			 OKV_E_COPY);
 	ck_assert_int_eq(calls.two, 4);
 	ck_assert_int_eq(err.device_error, CUDA_ERROR_LAUNCH_FAILED);
 	ck_assert_int_eq(err.stage, OKV_STAGE_SUBMIT);
@@ -268,8 +270,7 @@ START_TEST(layers_share_a_batch)
 		runs[i] = (struct oki_run){
 			.host = t.host + i * 12 * ROW, .blocks = 1, .inner = 1, .page = i * 3};
 	memset(t.host, 0x77, 16 * 4 * ROW);
-	ck_assert_int_eq(
-		oki_cuda_copy(&api, rates, NULL, OKI_TO_PAGES, maps, 4, false, runs, 2, NULL), 0);
+	ck_assert_int_eq(oki_cuda_copy(&api, rates, &restores, maps, 4, false, runs, 2, NULL), 0);
 	ck_assert_int_eq(calls.batches, OKI_CUDA_HAS_BATCH ? 1 : 0);
 	ck_assert_int_eq(OKI_CUDA_HAS_BATCH ? calls.entries : calls.one, 8);
 	for (uint32_t l = 0; l < 4; l++)
@@ -369,8 +370,9 @@ static void stacked_copy(struct stacked *k, struct oki_cuda_api *api, enum oki_d
 				stacked_expect(k, l, &runs[i], r / k->segments, r % k->segments,
 					       direction);
 	calls.one = calls.two = calls.batches = calls.entries = 0;
-	ck_assert_int_eq(oki_cuda_copy(api, rates, NULL, direction, k->maps, STACKED, true, runs,
-				       count, NULL),
+	ck_assert_int_eq(oki_cuda_copy(api, rates,
+				       direction == OKI_TO_PAGES ? &restores : &publishes, k->maps,
+				       STACKED, true, runs, count, NULL),
 			 0);
 	ck_assert(memcmp(k->host, k->want_host, all) == 0);
 	ck_assert(memcmp(k->memory, k->want_memory, 2 * all) == 0);

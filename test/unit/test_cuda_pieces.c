@@ -38,8 +38,9 @@ static void copy(enum oki_direction direction, const struct oki_layer_map *map,
 		 const struct oki_run *runs, uint32_t count)
 {
 	driver.to_pages = direction == OKI_TO_PAGES;
-	ck_assert_int_eq(oki_cuda_copy(&api, &oki_cuda_default_rates, NULL, direction, &map, 1,
-				       false, runs, count, NULL),
+	const struct oki_cuda_queue queue = {.direction = direction};
+	ck_assert_int_eq(oki_cuda_copy(&api, &oki_cuda_default_rates, &queue, &map, 1, false, runs,
+				       count, NULL),
 			 0);
 }
 

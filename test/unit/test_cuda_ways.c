@@ -92,6 +92,41 @@ END_TEST
 
 #define MANY 5000u
 
+#if OKI_CUDA_HAS_BATCH
+/* Engines begin with a call's entries once they have all of them: the first call is short. */
+START_TEST(copies_begin_soon)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_DMA, true);
+	uint8_t *host = calloc(MANY, 64), *pages = calloc(MANY, 64);
+	struct oki_run *runs = scattered(host, 64, MANY);
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = 16,
+				    .segment_count = 1,
+				    .page_count = MANY,
+				    .segments = {{0, 0, 16}}};
+	const struct oki_layer_map *maps[] = {&map};
+	for (int round = 0; round < 2; round++) {
+		calls.batches = calls.entries = 0;
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, MANY);
+		ck_assert_int_eq(calls.entries, MANY);
+		ck_assert_int_eq(calls.first_entries, 64);
+		ck_assert_int_eq(calls.batches, 1 + (MANY - 64 + 255) / 256);
+		/* Behind that nothing is to begin. */
+		calls.batches = 0;
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, MANY);
+		ck_assert_int_eq(calls.batches, (MANY + 255) / 256);
+		/* The next operation. */
+		oki_cuda_plans_forget(&s.stream);
+	}
+	stage_fini(&s);
+	free(runs);
+	free(host);
+	free(pages);
+}
+END_TEST
+#endif
+
 /* The table is made with the first layer; the calls of later ones are the same for any rows. */
 START_TEST(one_table_for_all_layers)
 {
@@ -475,6 +510,9 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_loop_test(tc, every_path_moves_the_same_bytes, 0, 6);
 	tcase_add_test(tc, the_kernel_gets_device_addresses);
+#if OKI_CUDA_HAS_BATCH
+	tcase_add_test(tc, copies_begin_soon);
+#endif
 	tcase_add_test(tc, one_table_for_all_layers);
 	tcase_add_test(tc, kernels_overlap_at_their_ends);
 	tcase_add_test(tc, never_three_kernels);
