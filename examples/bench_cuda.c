@@ -23,6 +23,7 @@ static const struct {
 	{"cuDevicePrimaryCtxRelease_v2", offsetof(struct bench_cuda_calls, context_release)},
 	{"cuCtxSetCurrent", offsetof(struct bench_cuda_calls, context_set_current)},
 	{"cuCtxSynchronize", offsetof(struct bench_cuda_calls, context_synchronize)},
+	{"cuMemGetInfo_v2", offsetof(struct bench_cuda_calls, memory_info)},
 	{"cuMemAlloc_v2", offsetof(struct bench_cuda_calls, memory_alloc)},
 	{"cuMemFree_v2", offsetof(struct bench_cuda_calls, memory_free)},
 	{"cuMemsetD8_v2", offsetof(struct bench_cuda_calls, memory_set)},

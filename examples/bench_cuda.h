@@ -30,6 +30,7 @@ struct bench_cuda_calls {
 	int (*context_release)(int device);
 	int (*context_set_current)(struct CUctx_st *context);
 	int (*context_synchronize)(void);
+	int (*memory_info)(size_t *ret_free, size_t *ret_total);
 	int (*memory_alloc)(bench_device_address *ret_address, size_t bytes);
 	int (*memory_free)(bench_device_address address);
 	int (*memory_set)(bench_device_address to, unsigned char byte, size_t bytes);

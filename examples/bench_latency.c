@@ -148,7 +148,8 @@ static int with_rows(struct small *s, uint32_t count, bool tidy, small_fn *fn, c
 
 	s->count = count;
 	bench_pages_arrange(&s->rig->pages, tidy, count);
-	rc = bench_rig_hold(s->rig, s->content, count, &s->hold, text);
+	rc = bench_rig_hold(s->rig, s->content, s->rig->pages.contents[BENCH_RESTORE_HALF], count,
+			    &s->hold, text);
 	if (rc != BENCH_OK)
 		return rc;
 	rc = bench_rows_create(&s->rig->pages, BENCH_RESTORE_HALF, count, s->hold.found.groups,
@@ -266,7 +267,7 @@ static int measure_first(struct small *s, bool busy, char *text)
 {
 	const struct bench_config *config = s->rig->config;
 	uint32_t layers = s->rig->shape->layer_count;
-	bool tidy = s->count == 1 || s->rig->pages.order[0][1] == 1;
+	bool tidy = s->rig->pages.tidy;
 	struct bench_result result;
 	struct bench_busy model;
 	struct bench_set set;

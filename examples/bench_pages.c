@@ -1,4 +1,5 @@
-/* [E] The engine's tensors: split K and V, one tensor per layer, in one stretch of memory. */
+/* [E] The engine's tensors: split K and V, one tensor per layer, in one stretch of memory; and what
+ * fills, poisons and checks them. */
 #include "bench_rig.h"
 #include "replay.h"
 
@@ -11,7 +12,12 @@
 
 #define TENSOR_ALIGN 4096u
 #define GRAIN_BYTES (256u << 10) /* what one thread takes at a time */
-#define SPREAD 4u
+/* On a GPU both halves together are like an engine's, whose pages of one operation lie anywhere in
+ * tens of gigabytes; but of few enough pages to be dealt out quickly. */
+#define POOL_BYTES (64ull << 30)
+#define POOL_PAGES (1u << 20)
+#define QUICK_POOL_BYTES (16ull << 30)
+#define MOVE_COPIES 256u
 #define STAGING_POISON 0xd1 /* unlike that of pages, which may be copied here */
 
 static int out_of_memory(char *text)
@@ -30,7 +36,7 @@ static int said(int result, const char *what, char *text)
 
 static uint64_t tensor_bytes(const struct bench_pages *pages)
 {
-	uint64_t bytes = pages->shape->segment_bytes * pages->shape->spec.segments * pages->blocks *
+	uint64_t bytes = pages->shape->segment_bytes * pages->shape->spec.segments * pages->pool *
 			 BENCH_HALVES;
 
 	return (bytes + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN;
@@ -57,8 +63,8 @@ static void touch(void *arg, uint64_t first, uint64_t last)
 
 static int map_memory(struct bench_pages *pages, char *text)
 {
-	void *memory = mmap(NULL, pages->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-			    -1, 0);
+	void *memory = mmap(NULL, pages->mirror_bytes, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (memory == MAP_FAILED)
 		return out_of_memory(text);
@@ -66,7 +72,7 @@ static int map_memory(struct bench_pages *pages, char *text)
 	pages->staging = map_shared(BENCH_HALVES * pages->half_bytes);
 	if (pages->staging == NULL)
 		return out_of_memory(text);
-	bench_pool_run(touch, pages->mirror, pages->bytes, GRAIN_BYTES);
+	bench_pool_run(touch, pages->mirror, pages->mirror_bytes, GRAIN_BYTES);
 	bench_pool_run(touch, pages->staging, BENCH_HALVES * pages->half_bytes, GRAIN_BYTES);
 	return BENCH_OK;
 }
@@ -81,7 +87,7 @@ static int allocate_device(struct bench_pages *pages, char *text)
 	}
 	int rc = said(cuda->cu.memory_alloc(&pages->gpu, pages->bytes), "cuMemAlloc", text);
 	if (rc == BENCH_OK)
-		rc = said(cuda->cu.host_register(pages->mirror, pages->bytes, 0),
+		rc = said(cuda->cu.host_register(pages->mirror, pages->mirror_bytes, 0),
 			  "cuMemHostRegister", text);
 	if (rc == BENCH_OK)
 		rc = said(
@@ -94,7 +100,7 @@ static int allocate_device(struct bench_pages *pages, char *text)
 static void place_layers(struct bench_pages *pages)
 {
 	const struct bench_shape *shape = pages->shape;
-	uint64_t segment_pages = (uint64_t)pages->blocks * BENCH_HALVES;
+	uint64_t segment_pages = (uint64_t)pages->pool * BENCH_HALVES;
 
 	for (uint32_t l = 0; l < shape->layer_count; l++) {
 		struct okv_layer *layer = &pages->layers[l];
@@ -111,20 +117,46 @@ static void place_layers(struct bench_pages *pages)
 	}
 }
 
+/* Pages of each half. */
+static int choose_pool(struct bench_pages *pages, char *text)
+{
+	struct bench_cuda *cuda = pages->config->cuda;
+	size_t unused = 0, total = 0;
+
+	pages->pool = pages->blocks;
+	if (cuda == NULL)
+		return BENCH_OK;
+	if (said(cuda->cu.memory_info(&unused, &total), "cuMemGetInfo", text) != BENCH_OK)
+		return BENCH_FAILED;
+	uint64_t bytes = pages->config->quick ? QUICK_POOL_BYTES : POOL_BYTES;
+	uint64_t most = (bytes < unused / 2 ? bytes : unused / 2) / BENCH_HALVES /
+			pages->shape->block_bytes;
+
+	if (most > POOL_PAGES)
+		most = POOL_PAGES;
+	if (most > pages->pool)
+		pages->pool = (uint32_t)most;
+	return BENCH_OK;
+}
+
 int bench_pages_create(const struct bench_config *config, const struct bench_shape *shape,
 		       uint32_t blocks, struct bench_pages *ret_pages, char *text)
 {
 	struct bench_pages pages = {.config = config, .shape = shape, .blocks = blocks};
-	int rc = BENCH_OK;
+	int rc = choose_pool(&pages, text);
 
+	if (rc != BENCH_OK)
+		return rc;
 	pages.half_bytes = shape->block_bytes * blocks;
 	pages.bytes = tensor_bytes(&pages) * shape->layer_count;
+	pages.mirror_bytes = config->cuda != NULL ? BENCH_HALVES * pages.half_bytes : pages.bytes;
 	pages.layers = calloc(shape->layer_count, sizeof(*pages.layers));
 	if (pages.layers == NULL)
 		rc = out_of_memory(text);
 	for (int h = 0; h < BENCH_HALVES && rc == BENCH_OK; h++) {
-		pages.order[h] = calloc(blocks, sizeof(*pages.order[h]));
-		if (pages.order[h] == NULL)
+		pages.order[h] = calloc(pages.pool, sizeof(*pages.order[h]));
+		pages.contents[h] = calloc(blocks, sizeof(*pages.contents[h]));
+		if (pages.order[h] == NULL || pages.contents[h] == NULL)
 			rc = out_of_memory(text);
 	}
 	if (rc == BENCH_OK)
@@ -157,105 +189,21 @@ void bench_pages_destroy(struct bench_pages *pages)
 	if (pages->staging != NULL)
 		munmap(pages->staging, BENCH_HALVES * pages->half_bytes);
 	if (pages->mirror != NULL)
-		munmap(pages->mirror, pages->bytes);
-	for (int h = 0; h < BENCH_HALVES; h++)
+		munmap(pages->mirror, pages->mirror_bytes);
+	for (int h = 0; h < BENCH_HALVES; h++) {
 		free(pages->order[h]);
+		free(pages->contents[h]);
+	}
 	free(pages->layers);
 	memset(pages, 0, sizeof(*pages));
 }
 
-void bench_pages_arrange(struct bench_pages *pages, bool tidy, uint32_t count)
-{
-	uint64_t random = 0x9e3779b97f4a7c15ull;
-	uint32_t span = tidy ? count : SPREAD * count;
-
-	if (span > pages->blocks)
-		span = pages->blocks;
-	pages->span = span;
-	for (uint32_t h = 0; h < BENCH_HALVES; h++) {
-		uint32_t *order = pages->order[h];
-
-		for (uint32_t p = 0; p < pages->blocks; p++)
-			order[p] = h * pages->blocks + p;
-		for (uint32_t i = tidy ? 0 : span - 1; i > 0; i--) {
-			random ^= random << 13;
-			random ^= random >> 7;
-			random ^= random << 17;
-			uint32_t j = (uint32_t)((random >> 32) % (i + 1));
-			uint32_t page = order[i];
-			order[i] = order[j];
-			order[j] = page;
-		}
-	}
-}
-
-static void add_row(const struct bench_pages *pages, struct bench_rows *rows, uint32_t layer,
-		    uint32_t segment, uint32_t block)
-{
-	const struct bench_shape *shape = pages->shape;
-	const struct okv_layer *l = &pages->layers[layer];
-	uint64_t place = (uint64_t)layer * shape->spec.segments + segment;
-	uint64_t page = pages->order[rows->half][block];
-
-	rows->rows[rows->count++] = (struct bench_row){
-		.page_at = (uint64_t)((uint8_t *)l->base - pages->tensors) +
-			   l->segment_offset[segment] + page * l->page_stride,
-		.stage_at = rows->half * pages->half_bytes + block * shape->block_bytes +
-			    place * shape->segment_bytes,
-		.block = block,
-		.layer = (uint16_t)layer,
-		.segment = (uint16_t)segment};
-}
-
-int bench_rows_create(const struct bench_pages *pages, enum bench_half half, uint32_t count,
-		      const struct okv_hit *hits, struct bench_rows *ret_rows, char *text)
-{
-	const struct bench_shape *shape = pages->shape;
-	struct bench_rows rows = {.half = half, .blocks = count};
-	uint32_t layer = 0;
-
-	rows.rows = calloc((size_t)count * shape->layer_count * shape->spec.segments,
-			   sizeof(*rows.rows));
-	rows.layer_start = calloc(shape->layer_count + 1, sizeof(*rows.layer_start));
-	if (rows.rows == NULL || rows.layer_start == NULL) {
-		bench_rows_fini(&rows);
-		return out_of_memory(text);
-	}
-	for (uint32_t g = 0; g < shape->spec.group_count; g++) {
-		uint32_t first = hits != NULL ? hits[g].first : 0;
-		uint32_t last = hits != NULL ? first + hits[g].count : count;
-
-		for (uint32_t i = 0; i < shape->spec.groups[g].layers; i++, layer++) {
-			rows.layer_start[layer] = rows.count;
-			for (uint32_t s = 0; s < shape->spec.segments; s++) {
-				for (uint32_t b = first; b < last; b++)
-					add_row(pages, &rows, layer, s, b);
-			}
-		}
-	}
-	rows.layer_start[layer] = rows.count;
-	rows.bytes = rows.count * shape->segment_bytes;
-	*ret_rows = rows;
-	return BENCH_OK;
-}
-
-void bench_rows_fini(struct bench_rows *rows)
-{
-	free(rows->rows);
-	free(rows->layer_start);
-	rows->rows = NULL;
-	rows->layer_start = NULL;
-}
-
-/* Move a half between tensors and mirror, or poison it: one stretch per layer and segment. */
-enum half_action { HALF_UPLOAD, HALF_DOWNLOAD, HALF_POISON };
-
-static int each_stretch(struct bench_pages *pages, enum bench_half half, enum half_action action,
-			char *text)
+/* One stretch per layer and segment. */
+static int poison_gpu(struct bench_pages *pages, enum bench_half half, char *text)
 {
 	const struct bench_shape *shape = pages->shape;
 	struct bench_cuda *cuda = pages->config->cuda;
-	uint64_t half_pages = pages->blocks * shape->segment_bytes;
+	uint64_t half_pages = pages->pool * shape->segment_bytes;
 	uint64_t bytes = pages->span * shape->segment_bytes;
 	int result = 0;
 
@@ -263,15 +211,63 @@ static int each_stretch(struct bench_pages *pages, enum bench_half half, enum ha
 		uint64_t at = l * tensor_bytes(pages) + half * half_pages;
 
 		for (uint32_t s = 0; s < shape->spec.segments && result == 0; s++) {
-			if (action == HALF_POISON)
-				result = cuda->cu.memory_set(pages->gpu + at, REPLAY_POISON, bytes);
-			else if (action == HALF_UPLOAD)
-				result = cuda->cu.to_device_async(
-					pages->gpu + at, pages->mirror + at, bytes, cuda->user);
-			else
-				result = cuda->cu.to_host_async(pages->mirror + at, pages->gpu + at,
-								bytes, cuda->user);
+			result = cuda->cu.memory_set(pages->gpu + at, REPLAY_POISON, bytes);
 			at += BENCH_HALVES * half_pages;
+		}
+	}
+	if (result == 0)
+		result = cuda->cu.context_synchronize();
+	return said(result, "poisoning pages", text);
+}
+
+/* Rows that follow each other on both sides are one copy. Returns where the next one begins. */
+static uint64_t next_copy(const struct bench_rows *rows, uint64_t first, uint64_t row_bytes)
+{
+	uint64_t i = first + 1;
+
+	while (i < rows->count && rows->rows[i].page_at == rows->rows[i - 1].page_at + row_bytes &&
+	       rows->rows[i].mirror_at == rows->rows[i - 1].mirror_at + row_bytes)
+		i++;
+	return i;
+}
+
+static int move_now(struct bench_cuda *cuda, bench_device_address *to, bench_device_address *from,
+		    size_t *sizes, size_t count, bool up)
+{
+	struct bench_copy_attributes attributes = {.source_order = 1};
+	size_t start = 0;
+	int result = 0;
+
+	if (cuda->batch != NULL && count > 0)
+		return cuda->batch(to, from, sizes, count, &attributes, &start, 1, cuda->user);
+	for (size_t i = 0; i < count && result == 0; i++)
+		result = up ? cuda->cu.to_device_async(to[i], (void *)(uintptr_t)from[i], sizes[i],
+						       cuda->user)
+			    : cuda->cu.to_host_async((void *)(uintptr_t)to[i], from[i], sizes[i],
+						     cuda->user);
+	return result;
+}
+
+/* Between the mirror and the GPU. */
+static int move_rows(struct bench_pages *pages, const struct bench_rows *rows, bool up, char *text)
+{
+	struct bench_cuda *cuda = pages->config->cuda;
+	bench_device_address to[MOVE_COPIES], from[MOVE_COPIES];
+	size_t sizes[MOVE_COPIES], count = 0;
+	uint64_t row_bytes = pages->shape->segment_bytes;
+	int result = 0;
+
+	for (uint64_t i = 0, next; i < rows->count && result == 0; i = next) {
+		bench_device_address host = (uintptr_t)pages->mirror + rows->rows[i].mirror_at;
+		bench_device_address device = pages->gpu + rows->rows[i].page_at;
+
+		next = next_copy(rows, i, row_bytes);
+		to[count] = up ? device : host;
+		from[count] = up ? host : device;
+		sizes[count++] = (next - i) * row_bytes;
+		if (count == MOVE_COPIES || next == rows->count) {
+			result = move_now(cuda, to, from, sizes, count, up);
+			count = 0;
 		}
 	}
 	if (result == 0)
@@ -287,11 +283,11 @@ static void poison_stretch(void *arg, uint64_t first, uint64_t last)
 int bench_pages_poison(struct bench_pages *pages, enum bench_half half, char *text)
 {
 	const struct bench_shape *shape = pages->shape;
-	uint64_t half_pages = pages->blocks * shape->segment_bytes;
+	uint64_t half_pages = pages->pool * shape->segment_bytes;
 	uint64_t bytes = pages->span * shape->segment_bytes;
 
 	if (pages->gpu != 0)
-		return each_stretch(pages, half, HALF_POISON, text);
+		return poison_gpu(pages, half, text);
 	for (uint32_t l = 0; l < shape->layer_count; l++) {
 		for (uint32_t s = 0; s < shape->spec.segments; s++) {
 			uint64_t at =
@@ -336,7 +332,7 @@ static uint8_t *row_bytes(const struct pass *pass, const struct bench_row *row,
 {
 	*ret_place = (struct replay_place){(pass->content + row->block) & REPLAY_MAX_ID, row->layer,
 					   row->segment};
-	return pass->base + (pass->staging ? row->stage_at : row->page_at);
+	return pass->base + (pass->staging ? row->stage_at : row->mirror_at);
 }
 
 static void fill_rows(void *arg, uint64_t first, uint64_t last)
@@ -388,7 +384,7 @@ int bench_pages_fill(struct bench_pages *pages, const struct bench_rows *rows, u
 			    .text = text};
 
 	run_pass(fill_rows, &pass, rows->count);
-	return pages->gpu != 0 ? each_stretch(pages, rows->half, HALF_UPLOAD, text) : BENCH_OK;
+	return pages->gpu != 0 ? move_rows(pages, rows, true, text) : BENCH_OK;
 }
 
 void bench_staging_fill(struct bench_pages *pages, const struct bench_rows *rows, uint32_t content)
@@ -405,7 +401,7 @@ int bench_pages_check(struct bench_pages *pages, const struct bench_rows *rows, 
 	struct pass pass = {rows, pages->mirror, pages->shape->segment_bytes, content,
 			    .text = text};
 
-	if (pages->gpu != 0 && each_stretch(pages, rows->half, HALF_DOWNLOAD, text) != BENCH_OK)
+	if (pages->gpu != 0 && move_rows(pages, rows, false, text) != BENCH_OK)
 		return BENCH_FAILED;
 	return run_pass(check_rows, &pass, count) == 0 ? BENCH_OK : BENCH_FAILED;
 }

@@ -249,15 +249,17 @@ int bench_rig_store(struct bench_rig *rig, enum bench_half half, uint32_t first_
 	return bench_rig_finish(op, rig->shape->block_bytes * count, bench_now_ns(), &sample, text);
 }
 
-int bench_rig_hold(struct bench_rig *rig, uint32_t first_key, uint32_t count,
-		   struct bench_hold *ret_hold, char *text)
+int bench_rig_hold(struct bench_rig *rig, uint32_t first_key, const uint32_t *contents,
+		   uint32_t count, struct bench_hold *ret_hold, char *text)
 {
 	struct okv_keys groups[OKV_MAX_GROUPS];
 	struct okv_lookup_options opts;
 	struct okv_error err = {.text = ""};
 	int rc;
 
-	bench_rig_keys(rig, first_key, count);
+	for (uint32_t i = 0; i < count; i++)
+		replay_key(first_key + (contents != NULL ? contents[i] : i),
+			   rig->keys + (size_t)i * BENCH_KEY_BYTES);
 	okv_lookup_options_init(&opts);
 	opts.group_count = rig->shape->spec.group_count;
 	opts.groups = groups;
@@ -302,7 +304,7 @@ int bench_rig_seed(struct bench_rig *rig, uint32_t count, uint32_t *ret_first_ke
 	if (rc == BENCH_OK)
 		rc = bench_rig_store(rig, BENCH_RESTORE_HALF, first_key, count, text);
 	if (rc == BENCH_OK)
-		rc = bench_rig_hold(rig, first_key, count, ret_hold, text);
+		rc = bench_rig_hold(rig, first_key, NULL, count, ret_hold, text);
 	if (rc == BENCH_OK)
 		*ret_first_key = first_key;
 	return rc;

@@ -13,23 +13,30 @@ enum bench_half { BENCH_RESTORE_HALF, BENCH_PUBLISH_HALF, BENCH_HALVES };
 struct bench_pages {
 	const struct bench_config *config; /* borrowed */
 	const struct bench_shape *shape;   /* borrowed */
-	uint32_t blocks;		   /* pages of each half */
-	uint32_t span;			   /* pages of each half that operations use now */
+	uint32_t blocks;		   /* of each half at most */
+	uint32_t pool;			   /* pages of each half, of which operations use some */
+	bool tidy;			   /* consecutive pages and blocks */
+	uint32_t span;			   /* those that are used now are among so many */
+	uint32_t block_span;		   /* likewise of stored blocks */
 	uint64_t half_bytes;		   /* payload of each half */
 	uint64_t bytes;			   /* of all tensors */
-	uint8_t *tensors;		   /* device memory */
-	uint8_t *mirror;  /* the same for the CPU; on the host device the tensors themselves */
+	uint64_t mirror_bytes;
+	uint8_t *tensors; /* device memory */
+	uint8_t *mirror;  /* rows for the CPU; on the host device the tensors themselves */
 	uint8_t *staging; /* blocks of both halves one after another, as the Manager keeps them */
-	struct okv_layer *layers;      /* owned */
-	uint32_t *order[BENCH_HALVES]; /* owned; page of each block */
-	bench_device_address gpu;      /* 0 on the host device */
+	struct okv_layer *layers; /* owned */
+	/* Owned; the page, and the stored block, at each position of an operation. */
+	uint32_t *order[BENCH_HALVES];
+	uint32_t *contents[BENCH_HALVES];
+	bench_device_address gpu; /* 0 on the host device */
 };
 
 /* One segment of one layer of one block. */
 struct bench_row {
-	uint64_t page_at;  /* offset in the tensors */
-	uint64_t stage_at; /* offset in staging */
-	uint32_t block;
+	uint64_t page_at;   /* offset in the tensors */
+	uint64_t mirror_at; /* offset in the mirror */
+	uint64_t stage_at;  /* offset in staging */
+	uint32_t block;	    /* the stored one */
 	uint16_t layer;
 	uint16_t segment;
 };
@@ -47,15 +54,20 @@ struct bench_rows {
 int bench_pages_create(const struct bench_config *config, const struct bench_shape *shape,
 		       uint32_t blocks, struct bench_pages *ret_pages, char *text);
 void bench_pages_destroy(struct bench_pages *pages);
+
+/* ---- bench_rows.c: pages and blocks of an operation ---- */
+
 /*
- * Choose pages for operations of up to count blocks: consecutive ones, or random ones of the
- * first 4 * count, so that filling and checking a small operation is no work of gigabytes.
+ * For operations of up to count blocks: consecutive pages and, of a restore, blocks; or random
+ * pages of the whole pool and random blocks of the first 4 * count, as far as so many are stored.
  */
 void bench_pages_arrange(struct bench_pages *pages, bool tidy, uint32_t count);
 /* hits: the blocks of each group; NULL: [0, count) of every group. */
 int bench_rows_create(const struct bench_pages *pages, enum bench_half half, uint32_t count,
 		      const struct okv_hit *hits, struct bench_rows *ret_rows, char *text);
 void bench_rows_fini(struct bench_rows *rows);
+
+/* ---- bench_pages.c again ---- */
 
 /* Overwrite a half's pages, or what copies of the rows touch in staging: nobody's content. */
 int bench_pages_poison(struct bench_pages *pages, enum bench_half half, char *text);
@@ -134,9 +146,10 @@ int bench_rig_finish(struct okv_op *op, uint64_t bytes, uint64_t start_ns,
 /* Pages of the half, already filled, under keys first_key, …. */
 int bench_rig_store(struct bench_rig *rig, enum bench_half half, uint32_t first_key, uint32_t count,
 		    char *text);
-/* BENCH_FAILED unless all count blocks are there. */
-int bench_rig_hold(struct bench_rig *rig, uint32_t first_key, uint32_t count,
-		   struct bench_hold *ret_hold, char *text);
+/* Blocks contents[0], contents[1], … of those under keys first_key, …; NULL: in order. BENCH_FAILED
+ * unless all count are there. */
+int bench_rig_hold(struct bench_rig *rig, uint32_t first_key, const uint32_t *contents,
+		   uint32_t count, struct bench_hold *ret_hold, char *text);
 /* Fill the restore half, store it under fresh keys, which are also the contents' ids, hold it. */
 int bench_rig_seed(struct bench_rig *rig, uint32_t count, uint32_t *ret_first_key,
 		   struct bench_hold *ret_hold, char *text);

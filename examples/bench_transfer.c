@@ -86,7 +86,7 @@ static int check_published(struct transfer *t, char *text)
 	struct bench_hold hold;
 	struct bench_rows rows;
 	struct okv_op *op;
-	int rc = bench_rig_hold(t->rig, t->last_key, t->count, &hold, text);
+	int rc = bench_rig_hold(t->rig, t->last_key, NULL, t->count, &hold, text);
 
 	if (rc != BENCH_OK)
 		return rc;
@@ -287,20 +287,31 @@ static int warm_arenas(struct bench_rig *rig, uint32_t blocks, char *text)
 	return rc;
 }
 
+/* Leased before the first publish of new blocks may evict some. */
 static int transfers_of_size(struct bench_rig *rig, const struct work *work, uint32_t count,
 			     char *text)
 {
-	struct bench_hold hold;
+	struct bench_hold holds[2] = {{.lease = NULL}, {.lease = NULL}}, all;
+	const bool wanted[2] = {work->shuffled, work->tidy};
 	uint32_t first;
-	int rc = bench_rig_seed(rig, count, &first, &hold, text);
+	int rc;
 
+	bench_pages_arrange(&rig->pages, false, count);
+	rc = bench_rig_seed(rig, rig->pages.block_span, &first, &all, text);
 	if (rc != BENCH_OK)
 		return rc;
-	if (work->tidy)
-		rc = transfer(rig, &hold, first, work, count, true, text);
-	if (work->shuffled && rc == BENCH_OK)
-		rc = transfer(rig, &hold, first, work, count, false, text);
-	bench_rig_drop(&hold);
+	for (int tidy = 0; tidy < 2 && rc == BENCH_OK; tidy++) {
+		bench_pages_arrange(&rig->pages, tidy, count);
+		if (wanted[tidy])
+			rc = bench_rig_hold(rig, first, rig->pages.contents[BENCH_RESTORE_HALF],
+					    count, &holds[tidy], text);
+	}
+	bench_rig_drop(&all);
+	for (int tidy = 1; tidy >= 0 && rc == BENCH_OK; tidy--)
+		if (wanted[tidy])
+			rc = transfer(rig, &holds[tidy], first, work, count, tidy, text);
+	for (int tidy = 0; tidy < 2; tidy++)
+		bench_rig_drop(&holds[tidy]);
 	return rc;
 }
 
