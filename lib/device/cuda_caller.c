@@ -52,7 +52,8 @@ int oki_cuda_check_events(struct oki_device *device, struct CUevent_st *const *e
 
 /* ---- streams ---- */
 
-/* Order matters: to query a legacy stream while a graph is captured would break the capture. */
+/* 1: the stream was busy. Order matters: to query a legacy stream while a graph is captured would
+ * break the capture. */
 static int fence_one(struct oki_stream *stream, CUstream ready, struct okv_error *err)
 {
 	const struct oki_cuda_api *api = stream->device->api;
@@ -72,14 +73,15 @@ static int fence_one(struct oki_stream *stream, CUstream ready, struct okv_error
 				(void *)ready, stream->device->index);
 	if (result == CUDA_SUCCESS)
 		result = api->stream_query(ready);
-	if (result == CUDA_ERROR_NOT_READY) {
+	bool busy = result == CUDA_ERROR_NOT_READY;
+	if (busy) {
 		/* A wait takes what the event holds at this moment, so one event serves all. */
 		result = api->event_record(stream->fence, ready);
 		if (result == CUDA_SUCCESS)
 			result = api->stream_wait_event(stream->stream, stream->fence, 0);
 	}
 	if (result == CUDA_SUCCESS)
-		return 0;
+		return busy;
 	return oki_cuda_fail(err, OKV_E_INVAL, OKV_STAGE_READY, api, result,
 			     "stream %p cannot be waited for", (void *)ready);
 }
@@ -95,8 +97,10 @@ int oki_cuda_fence(struct oki_stream *stream, struct CUstream_st *const *ready, 
 		return oki_cuda_fail(err, OKV_E_INVAL, OKV_STAGE_READY, stream->device->api, result,
 				     "GPU %d cannot be used", stream->device->index);
 	int rc = 0;
-	for (uint32_t i = 0; i < count && rc == 0; i++)
-		rc = fence_one(stream, ready[i], err);
+	for (uint32_t i = 0; i < count && rc >= 0; i++) {
+		int busy = fence_one(stream, ready[i], err);
+		rc = busy < 0 ? busy : rc | busy;
+	}
 	oki_cuda_leave(&scope);
 	return rc;
 }

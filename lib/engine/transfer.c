@@ -105,14 +105,14 @@ static int make_ready(struct okv_op *op, const struct okv_ready *ready, struct o
 	if (rc)
 		return rc;
 	op->has_stream = true;
-	op->transfer.fenced = ready->stream_count > 0;
 	rc = oki_transfer_init(w, &op->transfer, err);
 	if (rc)
 		return rc;
 	rc = oki_worker_ops(w)->fence(op->transfer.stream, ready->streams, ready->stream_count,
 				      err);
-	if (rc)
+	if (rc < 0)
 		return rc;
+	op->transfer.fenced = rc > 0;
 	oki_stages_mark(&op->stages, OKI_STAGE_READY);
 	return 0;
 }

@@ -144,7 +144,8 @@ START_TEST(a_fence_waits_for_busy_streams)
 	gate_close(&gate, busy);
 	MUST(cu.cuMemsetD8Async((CUdeviceptr)p.pages, 0xab, PAGES * PAGE, busy));
 	CUstream ready[2] = {idle, busy};
-	OKAY(ops->fence(fenced, _i == 2 ? ready : &ready[1], _i == 2 ? 2 : 1, &problem));
+	ck_assert_int_eq(ops->fence(fenced, _i == 2 ? ready : &ready[1], _i == 2 ? 2 : 1, &problem),
+			 1);
 	ck_assert_int_eq(
 		copy_same(ops, fenced, OKI_TO_BLOCKS, p.maps, NULL, 1, &p.run, 1, &problem), 1);
 	OKAY(ops->record(fenced, mark, &problem));
@@ -195,7 +196,7 @@ START_TEST(an_event_comes_after_the_bytes)
 
 	gate_close(&gate, writer);
 	MUST(cu.cuMemsetD8Async((CUdeviceptr)p.pages, 0, PAGES * PAGE, writer));
-	OKAY(ops->fence(stream, &writer, 1, &problem));
+	ck_assert_int_eq(ops->fence(stream, &writer, 1, &problem), 1);
 	ck_assert_int_eq(copy_same(ops, stream, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1, &problem),
 			 1);
 	OKAY(ops->record_event(stream, event, &problem));

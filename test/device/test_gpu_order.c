@@ -140,7 +140,7 @@ START_TEST(s9_a_kernel_of_5_ms_and_publish_at_once)
 }
 END_TEST
 
-/* The writer is one of several named streams, in each place; the others are idle or busy. */
+/* One of several named streams is held back, in each place; the others are idle or busy. */
 START_TEST(s11_every_named_stream_is_waited_for)
 {
 	cudaStream_t list[4];

@@ -275,7 +275,7 @@ static void run_operation(struct stage *s)
 	make_operation();
 	queue_work(callers[0]);
 	queue_work(callers[1]);
-	must(oki_device_cuda.fence(&s->stream, callers, 2, &err) == 0, "%s", err.text);
+	must(oki_device_cuda.fence(&s->stream, callers, 2, &err) >= 0, "%s", err.text);
 	model.refuse_after = below(3) == 0 ? (int)below(150) : -1;
 	for (uint32_t p = 0; p < operation.parts && copied; p++)
 		copied = copy_part(s, p);
