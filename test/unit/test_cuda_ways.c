@@ -92,37 +92,56 @@ END_TEST
 
 #define MANY 5000u
 
+/* So many scattered rows of 16 bytes. */
+struct many {
+	uint8_t *host, *pages;
+	struct oki_run *runs;
+	struct oki_layer_map map;
+};
+
+static void many_init(struct many *m)
+{
+	m->host = calloc(MANY, 64);
+	m->pages = calloc(MANY, 64);
+	m->runs = scattered(m->host, 64, MANY);
+	m->map = (struct oki_layer_map){.base = m->pages,
+					.page_stride = 16,
+					.segment_count = 1,
+					.page_count = MANY,
+					.segments = {{0, 0, 16}}};
+}
+
+static void many_fini(struct many *m)
+{
+	free(m->runs);
+	free(m->host);
+	free(m->pages);
+}
+
 #if OKI_CUDA_HAS_BATCH
 /* Engines begin with a call's entries once they have all of them: the first call is short. */
 START_TEST(copies_begin_soon)
 {
 	struct stage s;
 	stage_init(&s, OKV_COPY_DMA, true);
-	uint8_t *host = calloc(MANY, 64), *pages = calloc(MANY, 64);
-	struct oki_run *runs = scattered(host, 64, MANY);
-	struct oki_layer_map map = {.base = pages,
-				    .page_stride = 16,
-				    .segment_count = 1,
-				    .page_count = MANY,
-				    .segments = {{0, 0, 16}}};
-	const struct oki_layer_map *maps[] = {&map};
+	struct many m;
+	many_init(&m);
+	const struct oki_layer_map *maps[] = {&m.map};
 	for (int round = 0; round < 2; round++) {
 		calls.batches = calls.entries = 0;
-		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, MANY);
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, m.runs, MANY);
 		ck_assert_int_eq(calls.entries, MANY);
 		ck_assert_int_eq(calls.first_entries, 64);
 		ck_assert_int_eq(calls.batches, 1 + (MANY - 64 + 255) / 256);
 		/* Behind that nothing is to begin. */
 		calls.batches = 0;
-		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, MANY);
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, m.runs, MANY);
 		ck_assert_int_eq(calls.batches, (MANY + 255) / 256);
 		/* The next operation. */
 		oki_cuda_plans_forget(&s.stream);
 	}
 	stage_fini(&s);
-	free(runs);
-	free(host);
-	free(pages);
+	many_fini(&m);
 }
 END_TEST
 #endif
@@ -132,18 +151,13 @@ START_TEST(one_table_for_all_layers)
 {
 	struct stage s;
 	stage_init(&s, OKV_COPY_KERNEL, true);
-	uint8_t *host = calloc(MANY, 64), *pages = calloc(MANY, 64);
-	struct oki_run *runs = scattered(host, 64, MANY);
-	struct oki_layer_map map = {.base = pages,
-				    .page_stride = 16,
-				    .segment_count = 1,
-				    .page_count = MANY,
-				    .segments = {{0, 0, 16}}};
-	const struct oki_layer_map *maps[] = {&map};
+	struct many m;
+	many_init(&m);
+	const struct oki_layer_map *maps[] = {&m.map};
 	for (uint32_t layer = 0; layer < 4; layer++) {
-		map.base = pages + layer * MANY * 16;
-		map.segments[0].block_offset = layer * 16;
-		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, MANY);
+		m.map.base = m.pages + layer * MANY * 16;
+		m.map.segments[0].block_offset = layer * 16;
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, m.runs, MANY);
 	}
 	ck_assert_int_eq(calls.launches, 4);
 	ck_assert_int_eq(calls.one, 1);
@@ -154,12 +168,10 @@ START_TEST(one_table_for_all_layers)
 	oki_cuda_plans_forget(&s.stream);
 	oki_cuda_chunks_free(&s.stream);
 	calls.no_memory = true;
-	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, MANY);
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, m.runs, MANY);
 	ck_assert_int_eq(calls.launches, 4);
 	stage_fini(&s);
-	free(runs);
-	free(host);
-	free(pages);
+	many_fini(&m);
 }
 END_TEST
 
