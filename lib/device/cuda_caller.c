@@ -36,7 +36,7 @@ int oki_cuda_check_events(struct oki_device *device, struct CUevent_st *const *e
 	if (result != CUDA_SUCCESS)
 		return oki_cuda_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, device->api, result,
 				     "GPU %d cannot look at events", device->index);
-	for (; i < count; i = next_unseen(device, events, i, count)) {
+	for (; i < count; i = next_unseen(device, events, i + 1, count)) {
 		result = device->api->event_query(events[i]);
 		if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
 			break;

@@ -100,7 +100,8 @@ struct oki_device_ops {
 	/* Does [base, base + bytes) belong to one allocation this device can reach? */
 	int (*check_memory)(struct oki_device *device, const void *base, uint64_t bytes,
 			    struct okv_error *err);
-	/* Are these events usable here? NULL entries are none. */
+	/* Are these events usable here? NULL entries are none. One that was is not asked again: who
+	 * destroys it hears of that when it is to be recorded. */
 	int (*check_events)(struct oki_device *device, struct CUevent_st *const *events,
 			    uint32_t count, struct okv_error *err);
 
@@ -112,7 +113,7 @@ struct oki_device_ops {
 	void (*stream_recycle)(struct oki_stream *stream);
 
 	/* Later work of stream follows what is in the caller's streams now: 1, or 0 if none of them
-	 * had any, so that nothing waits. On the caller's thread; never blocks. OKV_E_INVAL: wrong
+	 * had any, so that it waits for none of these. On the caller's thread; never blocks. OKV_E_INVAL: wrong
 	 * context, capturing. */
 	int (*fence)(struct oki_stream *stream, struct CUstream_st *const *ready, uint32_t count,
 		     struct okv_error *err);

@@ -101,18 +101,18 @@ static int admit(struct okv_op *op, struct okv_error *err)
 static int make_ready(struct okv_op *op, const struct okv_ready *ready, struct okv_error *err)
 {
 	struct oki_worker *w = op->binding->worker;
-	int rc = oki_worker_stream_get(w, &op->transfer.stream, err);
-	if (rc)
-		return rc;
+	int held = oki_worker_stream_get(w, &op->transfer.stream, err);
+	if (held < 0)
+		return held;
 	op->has_stream = true;
-	rc = oki_transfer_init(w, &op->transfer, err);
+	int rc = oki_transfer_init(w, &op->transfer, err);
 	if (rc)
 		return rc;
 	rc = oki_worker_ops(w)->fence(op->transfer.stream, ready->streams, ready->stream_count,
 				      err);
 	if (rc < 0)
 		return rc;
-	op->transfer.fenced = rc > 0;
+	op->transfer.fenced = held || rc > 0;
 	oki_stages_mark(&op->stages, OKI_STAGE_READY);
 	return 0;
 }

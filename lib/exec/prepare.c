@@ -6,7 +6,7 @@
 #include "base/error.h"
 
 /* With stream_lock held: a stream that nobody's fences hold up, taken out of the pool. */
-static struct oki_stream_node *take_idle(struct oki_worker *worker)
+static struct oki_stream_node *take_idle(struct oki_worker *worker, bool *ret_held)
 {
 	struct oki_stream_node **first = &worker->streams;
 	uint32_t fenced = 0;
@@ -27,14 +27,16 @@ static struct oki_stream_node *take_idle(struct oki_worker *worker)
 		last = &(*last)->next;
 	struct oki_stream_node *node = *last;
 	*last = NULL;
+	*ret_held = true;
 	return node;
 }
 
 int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_stream,
 			  struct okv_error *err)
 {
+	bool held = false;
 	pthread_mutex_lock(&worker->stream_lock);
-	struct oki_stream_node *node = take_idle(worker);
+	struct oki_stream_node *node = take_idle(worker, &held);
 	if (node) {
 		*ret_stream = node->stream;
 		node->stream = NULL;
@@ -43,7 +45,7 @@ int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_str
 	}
 	pthread_mutex_unlock(&worker->stream_lock);
 	if (node)
-		return 0;
+		return held;
 	/* A node is made with every stream, so that giving one back needs no memory. */
 	node = calloc(1, sizeof(*node));
 	if (!node)

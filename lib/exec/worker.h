@@ -29,7 +29,8 @@ void oki_worker_destroy(struct oki_worker *worker);
 struct oki_device *oki_worker_device(struct oki_worker *worker);
 const struct oki_device_ops *oki_worker_ops(struct oki_worker *worker);
 
-/* A stream of its own for one transfer, from a pool that grows. */
+/* A stream of its own for one transfer, from a pool that grows. 1: it still waits for fences of an
+ * operation before, as do so many others that it serves all the same. */
 int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_stream,
 			  struct okv_error *err);
 /* drained: everything queued ended. Otherwise the stream was given fences alone, and is used again

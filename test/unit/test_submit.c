@@ -64,6 +64,21 @@ static bool is_idle(struct oki_stream *stream)
 	return idle;
 }
 
+static uintptr_t streams_made;
+
+static int stream_create(struct oki_device *device, struct oki_stream **ret_stream,
+			 struct okv_error *err)
+{
+	(void)device, (void)err;
+	*ret_stream = (struct oki_stream *)++streams_made;
+	return 0;
+}
+
+static void stream_recycle(struct oki_stream *stream)
+{
+	(void)stream;
+}
+
 static const struct oki_device_ops ops = {
 	.name = "diary",
 	.max_pitch = UINT32_MAX,
@@ -72,6 +87,8 @@ static const struct oki_device_ops ops = {
 	.record = record,
 	.query = query,
 	.is_idle = is_idle,
+	.stream_create = stream_create,
+	.stream_recycle = stream_recycle,
 };
 
 static void layer_enqueued(void *arg, uint32_t layer)
@@ -320,6 +337,47 @@ START_TEST(nobody_waits_for_the_fenced)
 }
 END_TEST
 
+static void free_nodes(struct oki_stream_node *node)
+{
+	while (node) {
+		struct oki_stream_node *next = node->next;
+		free(node);
+		node = next;
+	}
+}
+
+/* Streams that wait for fences of operations before are left alone, as long as they are few; who
+ * gets one all the same is told. */
+START_TEST(a_stream_that_waits_says_so)
+{
+	struct oki_stream *taken[OKI_FENCED_STREAMS];
+	pthread_mutex_init(&w.stream_lock, NULL);
+	streams_made = 0;
+	idle = false;
+	for (uint32_t i = 0; i < OKI_FENCED_STREAMS; i++)
+		ck_assert_int_eq(oki_worker_stream_get(&w, &taken[i], NULL), 0);
+	for (uint32_t i = 1; i < OKI_FENCED_STREAMS; i++)
+		oki_worker_stream_put(&w, taken[i], false);
+	/* One that was drained, and then a new one. */
+	oki_worker_stream_put(&w, taken[0], true);
+	ck_assert_int_eq(oki_worker_stream_get(&w, &taken[0], NULL), 0);
+	ck_assert_uint_eq(streams_made, OKI_FENCED_STREAMS);
+	struct oki_stream *made;
+	ck_assert_int_eq(oki_worker_stream_get(&w, &made, NULL), 0);
+	ck_assert_uint_eq(streams_made, OKI_FENCED_STREAMS + 1);
+	oki_worker_stream_put(&w, taken[0], false);
+	/* Too many: the one that waits longest. */
+	ck_assert_int_eq(oki_worker_stream_get(&w, &taken[0], NULL), 1);
+	ck_assert_ptr_eq(taken[0], taken[1]);
+	idle = true;
+	ck_assert_int_eq(oki_worker_stream_get(&w, &taken[0], NULL), 0);
+	ck_assert_uint_eq(streams_made, OKI_FENCED_STREAMS + 1);
+	free_nodes(w.streams);
+	free_nodes(w.spare);
+	pthread_mutex_destroy(&w.stream_lock);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("submit");
@@ -333,6 +391,7 @@ int main(void)
 	tcase_add_test(tc, pieces_count_what_was_taken);
 	tcase_add_test(tc, pieces_have_layers_of_any_size);
 	tcase_add_loop_test(tc, nobody_waits_for_the_fenced, 0, 2);
+	tcase_add_test(tc, a_stream_that_waits_says_so);
 	suite_add_tcase(suite, tc);
 	return kv_suite_run(suite);
 }
