@@ -25,7 +25,8 @@ struct okv_engine_options {
 	const struct okv_manager_options *embedded; /* copied; NULL: defaults; EMBEDDED only */
 	int32_t connect_timeout_ms; /* for each answer at open and registration; default 5,000 */
 	/* How long a call or a worker spins before it sleeps, a worker that waits for the Manager
-	 * four times as long; 0: never; default 50. */
+	 * four times as long; a call that waits for a publish once more when its copies ended;
+	 * 0: never; default 50. */
 	uint32_t spin_us;
 	okv_log_fn *log;
 	void *log_arg;

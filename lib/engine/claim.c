@@ -11,9 +11,10 @@
 static void end_op(struct okv_op *op, enum oki_op_phase phase)
 {
 	/* A publish that had nothing to copy has read its pages as well. */
+	struct okv_error err = {0};
 	if (phase == OKI_OP_ABANDONED && op->transfer.final_event && !op->failing)
 		oki_worker_ops(op->binding->worker)
-			->record_event(op->transfer.stream, op->transfer.final_event, NULL);
+			->record_event(op->transfer.stream, op->transfer.final_event, &err);
 	oki_transfer_fini(op->binding->worker, &op->transfer);
 	oki_op_let_go(op);
 	pthread_mutex_lock(&op->lock);
@@ -21,6 +22,7 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 	 * drained, and who has drained the binding finds results. */
 	pthread_mutex_lock(&op->binding->lock);
 	op->phase = phase;
+	oki_op_doom(op, err.status, err.text);
 	bool lost = atomic_load(&op->engine->state) != 0;
 	bool sealed_later = phase == OKI_OP_DRAINED && op->kind == OKW_OP_PUBLISH;
 	if (sealed_later && lost)
@@ -31,7 +33,7 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 		/* Who sleeps for it looks by himself from here on: the Manager has to wake as well,
 		 * and would have to wake the session's thread, and that one him. */
 		atomic_store(&op->ending, oki_record_of(op));
-		if (atomic_load(&op->waiters))
+		if (atomic_load(&op->waiters) && op->engine->options.spin_us)
 			pthread_cond_broadcast(&op->cond);
 	}
 	oki_binding_less(op->binding);
@@ -117,6 +119,11 @@ static void grant_rest(void *arg)
 static bool grant_settle(void *arg, bool last)
 {
 	struct okv_op *op = arg;
+	/* Without the mutex, which a caller that was woken wants, until there is something to do.
+	 */
+	struct okw_record *r = atomic_load(&op->ending);
+	if (r && !last && !atomic_load(&op->final) && OKI_TAG_STATE(oki_tag_load(r)) != OKW_REAPED)
+		return false;
 	pthread_mutex_lock(&op->lock);
 	/* Of an unknown end: the operation and its record stay for ever. */
 	bool unknown = op->phase == OKI_OP_ACTIVE;

@@ -71,7 +71,7 @@ struct okv_engine {
 	_Atomic uint32_t arena_count; /* imported; all or none */
 
 	pthread_mutex_t notify_lock;
-	struct okv_op *notify_head, **notify_tail;
+	struct okv_op *notify_head, **notify_tail; /* tail NULL: nobody polls any more */
 	int notify_fd; /* eventfd, readable while something is to be polled */
 
 	pthread_mutex_t event_lock;

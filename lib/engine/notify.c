@@ -27,12 +27,15 @@ static void raise_fd(struct okv_engine *engine)
 void oki_notify_push(struct okv_op *op)
 {
 	struct okv_engine *e = op->engine;
-	oki_op_get(op);
-	op->notify_next = NULL;
 	pthread_mutex_lock(&e->notify_lock);
-	*e->notify_tail = op;
-	e->notify_tail = &op->notify_next;
-	raise_fd(e);
+	/* A caller that waits may end its operation while another one closes the engine. */
+	if (e->notify_tail) {
+		oki_op_get(op);
+		op->notify_next = NULL;
+		*e->notify_tail = op;
+		e->notify_tail = &op->notify_next;
+		raise_fd(e);
+	}
 	pthread_mutex_unlock(&e->notify_lock);
 }
 
@@ -48,7 +51,7 @@ void oki_notify_drop(struct okv_engine *engine)
 	pthread_mutex_lock(&engine->notify_lock);
 	struct okv_op *op = engine->notify_head;
 	engine->notify_head = NULL;
-	engine->notify_tail = &engine->notify_head;
+	engine->notify_tail = NULL;
 	pthread_mutex_unlock(&engine->notify_lock);
 	while (op) {
 		struct okv_op *next = op->notify_next;

@@ -215,7 +215,7 @@ static bool answered(const struct wish *w, int *ret_rc)
  * him. */
 static void look_for_end(const struct wish *w)
 {
-	struct okw_record *r = atomic_load_explicit(&w->op->ending, memory_order_relaxed);
+	struct okw_record *r = atomic_load(&w->op->ending);
 	if (r && !w->layer && OKI_TAG_STATE(oki_tag_load(r)) == OKW_REAPED)
 		oki_record_advance(w->op);
 }
@@ -238,8 +238,8 @@ static bool spin(const struct wish *w, uint64_t deadline, int *ret_rc)
 	return false;
 }
 
-/* With op->lock held, and left while it spins. */
-static bool look_once(const struct wish *w, uint64_t deadline, int *ret_rc)
+/* With op->lock held, and left meanwhile. */
+static bool spin_unlocked(const struct wish *w, uint64_t deadline, int *ret_rc)
 {
 	pthread_mutex_unlock(&w->op->lock);
 	bool there = spin(w, deadline, ret_rc);
@@ -247,10 +247,11 @@ static bool look_once(const struct wish *w, uint64_t deadline, int *ret_rc)
 	return there;
 }
 
-static bool sleep_until(const struct wish *w, uint64_t deadline, int *ret_rc)
+/* looked: it spun for the end of a drained publish before. */
+static bool sleep_until(const struct wish *w, bool looked, uint64_t deadline, int *ret_rc)
 {
 	struct okv_op *op = w->op;
-	bool there = false, looked = w->layer;
+	bool there = false;
 	pthread_mutex_lock(&op->lock);
 	/* G8: declared first, then the look; and before the bells are asked for, so that the worker
 	 * does not call them off. */
@@ -264,7 +265,7 @@ static bool sleep_until(const struct wish *w, uint64_t deadline, int *ret_rc)
 			break;
 		if (!looked && atomic_load(&op->ending)) {
 			looked = true;
-			there = look_once(w, deadline, ret_rc);
+			there = spin_unlocked(w, deadline, ret_rc);
 			if (there)
 				break;
 			continue;
@@ -289,9 +290,12 @@ static bool wait_for(const struct wish *w, int timeout_ms, int *ret_rc)
 		return there;
 	}
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
-	if (w->op->engine->options.spin_us && spin(w, deadline, ret_rc))
+	bool spins = w->op->engine->options.spin_us > 0;
+	/* Nobody who never spins, and not for a layer, and not twice. */
+	bool looked = !spins || w->layer || atomic_load(&w->op->ending);
+	if (spins && spin(w, deadline, ret_rc))
 		return true;
-	return sleep_until(w, deadline, ret_rc);
+	return sleep_until(w, looked, deadline, ret_rc);
 }
 
 static int wait_layer_flag(struct okv_op *op, uint32_t layer, int timeout_ms, bool in_place)
@@ -333,7 +337,7 @@ int oki_op_sleep(struct okv_op *op, uint64_t deadline_ns)
 {
 	const struct wish wish = {op, &op->final, false};
 	int rc;
-	return sleep_until(&wish, deadline_ns, &rc) ? rc : OKV_E_TIMEOUT;
+	return sleep_until(&wish, true, deadline_ns, &rc) ? rc : OKV_E_TIMEOUT;
 }
 
 int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result)

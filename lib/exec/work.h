@@ -43,9 +43,10 @@ struct oki_transfer_source {
 	 * as it does: nobody asks again by himself now. What claim waits for must kick from here
 	 * on, and what came before that was arranged is looked for, and kicked for, inside. */
 	void (*rest)(void *arg);
-	/* May be NULL. After ended, again and again while the worker is awake anyway: is there
-	 * nothing left to look after? last: nobody comes back, whatever the answer. True, or last:
-	 * the last call; the transfer may be freed inside. */
+	/* May be NULL. After ended, again and again while the worker is awake, which it stays a
+	 * while for the seal of a publish: is there nothing left to look after? last: nobody comes
+	 * back, whatever the answer. True, or last: the last call; the transfer may be freed
+	 * inside. */
 	bool (*settle)(void *arg, bool last);
 };
 

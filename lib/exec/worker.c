@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 
-/* What ended and still has an end to look after: it never keeps the worker from its sleep. */
+/* What ended and still has an end to look after, which keeps the worker awake a while at most. */
 static void settle(struct oki_worker *w, bool last)
 {
 	for (struct oki_transfer **p = &w->settling; *p;) {

@@ -258,6 +258,39 @@ START_TEST(s20_an_unknown_end_poisons)
 }
 END_TEST
 
+/* A publish that has nothing to copy records sources_read all the same, or does not succeed: here
+ * the event went between two operations, the second of which took it on trust. */
+START_TEST(s20_an_event_that_cannot_be_recorded)
+{
+	struct standin_counts before;
+	struct sim_case *c = stored(&configs[_i], &before);
+	struct okv_publish_options o;
+	struct okv_op *op;
+	uint8_t *keys = kv_group_keys(1, 0, 0, 1);
+	const struct okv_publish_group stored_one = {
+		.keys = {.count = 1, .key_bytes = KV_KEY_BYTES, .keys = keys},
+		.tokens = 16,
+		.pages = c->from[0]};
+	okv_publish_options_init(&o);
+	o.group_count = 1;
+	o.groups = &stored_one;
+	o.sources_read = c->events[0];
+	for (int fails = 0; fails < 2; fails++) {
+		if (fails)
+			sim.standin_fail(SIM_NAME(cuEventRecord), 1, CUDA_ERROR_INVALID_HANDLE,
+					 false);
+		kv_ok(okv_publish_start(c->image.binding, &o, &op, kv_err));
+		ck_assert_int_eq(okv_op_wait(op, SIM_WAIT_MS, NULL), fails ? OKV_E_COPY : 0);
+		ck_assert_int_eq(okv_op_wait_enqueued(op, 0, SIM_WAIT_MS), fails ? OKV_E_COPY : 0);
+		okv_op_release(op);
+	}
+	ck_assert_ptr_nonnull(stop_failing());
+	free(keys);
+	restore_well(c);
+	sim_case_close(c, &before);
+}
+END_TEST
+
 /* What gives something back does so, whatever it returns. */
 START_TEST(s20_each_call_of_the_end_fails)
 {
@@ -348,6 +381,7 @@ int main(void)
 	tcase_add_loop_test(tc, s20_each_call_of_a_restore_fails, 0, CONFIGS);
 	tcase_add_loop_test(tc, s20_each_call_of_a_restore_finds_no_memory, 0, CONFIGS);
 	tcase_add_loop_test(tc, s20_each_call_of_a_publish_fails, 0, CONFIGS);
+	tcase_add_loop_test(tc, s20_an_event_that_cannot_be_recorded, 0, CONFIGS);
 	tcase_add_loop_test(tc, s20_an_unknown_end_poisons, 0, CONFIGS);
 	tcase_add_loop_test(tc, s20_a_restore_fails_for_good, 0, CONFIGS);
 	if (SIM_HAS_KERNEL)
