@@ -24,7 +24,8 @@ struct emitter {
 	struct oki_cuda_span span; /* around the host bytes looked at last */
 	double ns;
 	uint32_t count;
-	uint32_t most; /* entries of the next call */
+	uint32_t most;	  /* entries of the next call */
+	uint64_t pending; /* bytes of those collected */
 	CUdeviceptr to[BATCH_MAX];
 	CUdeviceptr from[BATCH_MAX];
 	size_t bytes[BATCH_MAX];
@@ -80,6 +81,7 @@ static CUresult flush(struct emitter *e)
 		}
 	}
 	e->count = 0;
+	e->pending = 0;
 	e->most = BATCH_MAX;
 	return result;
 }
@@ -103,7 +105,9 @@ static CUresult add_row(struct emitter *e, uint8_t *host, uint8_t *device, uint6
 		e->to[e->count] = (CUdeviceptr)(to_pages ? device : host) + at;
 		e->from[e->count] = (CUdeviceptr)(to_pages ? host : device) + at;
 		e->bytes[e->count] = n;
-		CUresult result = ++e->count == e->most ? flush(e) : CUDA_SUCCESS;
+		e->pending += n;
+		bool full = ++e->count == e->most || e->pending >= LONGEST_COPY;
+		CUresult result = full ? flush(e) : CUDA_SUCCESS;
 		if (result != CUDA_SUCCESS)
 			return result;
 	}
@@ -421,6 +425,7 @@ static void emitter_init(struct emitter *e, const struct oki_cuda_api *api,
 	e->span = (struct oki_cuda_span){0, api ? 0 : UINTPTR_MAX};
 	e->ns = 0;
 	e->count = 0;
+	e->pending = 0;
 	e->most = BATCH_MAX;
 }
 

@@ -14,7 +14,8 @@
 #define BYTES (8u << 20)
 #define SERIES_BYTES OKI_CUDA_SHORT_BYTES /* and half of it: launches of one kind */
 #define TABLE_BYTES (SERIES_BYTES / 512u * sizeof(struct oki_gather_row))
-#define ENTRIES 64u
+#define ENTRIES 256u	      /* as many as one call has */
+#define LONG_ROW_ENTRIES 128u /* rows of 64 KiB, all of BYTES */
 #define TRIES 5
 #define DEVICES_MAX 16u
 
@@ -47,7 +48,7 @@ static void copy_rows(struct bench *b, uint32_t rows, uint64_t bytes, bool batch
 	struct oki_run runs[ENTRIES];
 	struct oki_layer_map map = {
 		.base = (uint8_t *)b->memory,
-		.page_stride = 2 * bytes,
+		.page_stride = batched ? bytes : 2 * bytes,
 		.segment_count = 1,
 		.segments = {{.bytes = bytes}},
 	};
@@ -118,8 +119,8 @@ static double time_series(struct bench *b, enum what what, uint32_t times, uint6
 			switch (what) {
 			case LONG_COPY: copy(b, bytes); break;
 			case COPY_2D: copy_rows(b, 4, bytes, false); break;
-			case SHORT_ENTRIES:
-			case LONG_ENTRIES: copy_rows(b, ENTRIES, bytes, true); break;
+			case SHORT_ENTRIES: copy_rows(b, ENTRIES, bytes, true); break;
+			case LONG_ENTRIES: copy_rows(b, LONG_ROW_ENTRIES, bytes, true); break;
 			case KERNEL: run_kernel(b, bytes, fragment); break;
 			}
 		}
@@ -172,7 +173,7 @@ static void measure_direction(struct bench *b, struct oki_cuda_rates *rates)
 		settle(&rates->entry_least_ns, each(b, SHORT_ENTRIES, 1, 3, row, 0) / ENTRIES,
 		       rates->entry_least_ns, 20000);
 		settle(&rates->entry_ns,
-		       each(b, LONG_ENTRIES, 1, 3, long_row, 0) / ENTRIES -
+		       each(b, LONG_ENTRIES, 1, 3, long_row, 0) / LONG_ROW_ENTRIES -
 			       (double)long_row / rates->link,
 		       rates->entry_ns, 20000);
 	}
