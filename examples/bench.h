@@ -61,6 +61,7 @@ struct bench_config {
 	bool quick;
 	bool busy;
 	bool json;
+	bool spread;		/* this case draws pages from a GPU's large pool */
 	uint32_t device;	/* enum okv_device_kind */
 	uint64_t max_bytes;	/* of one operation */
 	uint64_t max_memory;	/* of host memory that a case may take */

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOP_ROWS 8192u	  /* of the loop of copies: the rate does not depend on it */
-#define BATCH_ROWS 65536u /* of one batched call, likewise */
+/* Of the loop of copies and of one batched call: the first layers, if there are more rows. All of
+ * them lie no closer to each other. */
+#define LOOP_ROWS 8192u
+#define BATCH_ROWS 65536u
 #define CHUNK (1u << 20)
 #define GRAIN_ROWS 16u
 
@@ -219,11 +221,30 @@ static int list_copies(struct baseline *b, char *text)
 	return BENCH_OK;
 }
 
-/* Sources hold the content, destinations poison. */
-static int prepare(struct baseline *b, bool rows, uint32_t content, char *text)
+/* Where bytes to the host lie beside others to the device. */
+static uint64_t second_of(const struct baseline *b)
+{
+	return b->direction == BENCH_BOTH ? b->bytes : 0;
+}
+
+static int prepare_contiguous(struct baseline *b, uint32_t content, char *text)
 {
 	int rc = BENCH_OK;
 
+	if (b->direction != BENCH_PUBLISH)
+		rc = bench_stretch_to_pages(b->pages, 0, b->bytes, content, text);
+	if (rc == BENCH_OK && b->direction != BENCH_RESTORE)
+		rc = bench_stretch_to_staging(b->pages, second_of(b), b->bytes, content, text);
+	return rc;
+}
+
+/* Sources hold the content, destinations poison. */
+static int prepare(struct baseline *b, bool rows, uint32_t content, char *text)
+{
+	int rc;
+
+	if (!rows)
+		return prepare_contiguous(b, content, text);
 	if (b->direction == BENCH_RESTORE) {
 		bench_staging_poison(b->pages, b->rows);
 		bench_staging_fill(b->pages, b->rows, content);
@@ -231,14 +252,12 @@ static int prepare(struct baseline *b, bool rows, uint32_t content, char *text)
 	}
 	rc = bench_pages_fill(b->pages, b->rows, content, text);
 	bench_staging_poison(b->pages, b->rows);
-	if (rc == BENCH_OK && !rows && b->direction == BENCH_BOTH)
-		bench_staging_fill(b->pages, b->rows, content);
 	return rc;
 }
 
 static int verify(struct baseline *b, bool rows, uint32_t content, char *text)
 {
-	uint64_t second = b->direction == BENCH_BOTH ? b->bytes : 0;
+	uint64_t second = second_of(b);
 	int rc = BENCH_OK;
 
 	if (rows && b->direction == BENCH_RESTORE)

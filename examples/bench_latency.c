@@ -338,6 +338,7 @@ int bench_case_first_layer(const struct bench_config *config, char *text)
 	uint32_t blocks = config->quick && config->cuda == NULL ? 8 : 64;
 	int rc = BENCH_OK;
 
+	local.spread = true;
 	local.max_runs = MAX_RUNS - 200;
 	local.set_ns = config->quick ? 30000000u : 500000000u;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && rc == BENCH_OK; i++) {

@@ -294,7 +294,7 @@ static int check_last(struct bench_rig *rig, uint32_t key, uint32_t content, cha
 {
 	struct bench_sample sample;
 	struct bench_hold hold;
-	struct bench_rows rows;
+	struct bench_rows rows = {.rows = NULL};
 	struct okv_op *op;
 	int rc = bench_rig_hold(rig, key, NULL, OKV_MAX_BLOCKS, &hold, text);
 

@@ -14,6 +14,8 @@ static const char usage[] =
 	"\n"
 	"Restores, publishes and lookups, each beside the plainest alternatives in the same run.\n"
 	"Destinations are poisoned before each timed set, and every byte is checked after it.\n"
+	"Shuffled: blocks in random order, and on a GPU pages drawn from up to 64 GiB of its memory\n"
+	"(16 with --quick), half of what is free at most.\n"
 	"\n"
 	"  --quick            everything small, under a minute in total\n"
 	"  --device KIND      where the pages are: host (default) or cuda\n"

@@ -15,10 +15,11 @@
 /* On a GPU both halves together are like an engine's, whose pages of one operation lie anywhere in
  * tens of gigabytes; but of few enough pages to be dealt out quickly. */
 #define POOL_BYTES (64ull << 30)
-#define POOL_PAGES (1u << 20)
+#define POOL_PAGES (1u << 17)
 #define QUICK_POOL_BYTES (16ull << 30)
 #define MOVE_COPIES 256u
 #define STAGING_POISON 0xd1 /* unlike that of pages, which may be copied here */
+#define MIRROR_POISON 0xb7  /* where rows are downloaded to */
 
 static int out_of_memory(char *text)
 {
@@ -124,7 +125,7 @@ static int choose_pool(struct bench_pages *pages, char *text)
 	size_t unused = 0, total = 0;
 
 	pages->pool = pages->blocks;
-	if (cuda == NULL)
+	if (cuda == NULL || !pages->config->spread)
 		return BENCH_OK;
 	if (said(cuda->cu.memory_info(&unused, &total), "cuMemGetInfo", text) != BENCH_OK)
 		return BENCH_FAILED;
@@ -347,6 +348,18 @@ static void fill_rows(void *arg, uint64_t first, uint64_t last)
 	}
 }
 
+static void poison_rows(void *arg, uint64_t first, uint64_t last)
+{
+	struct pass *pass = arg;
+
+	for (uint64_t i = first; i < last; i++) {
+		struct replay_place unused;
+
+		memset(row_bytes(pass, &pass->rows->rows[i], &unused), MIRROR_POISON,
+		       pass->row_bytes);
+	}
+}
+
 static void check_rows(void *arg, uint64_t first, uint64_t last)
 {
 	struct pass *pass = arg;
@@ -401,8 +414,12 @@ int bench_pages_check(struct bench_pages *pages, const struct bench_rows *rows, 
 	struct pass pass = {rows, pages->mirror, pages->shape->segment_bytes, content,
 			    .text = text};
 
-	if (pages->gpu != 0 && move_rows(pages, rows, false, text) != BENCH_OK)
-		return BENCH_FAILED;
+	if (pages->gpu != 0) {
+		/* What was uploaded before would pass where a download does nothing. */
+		run_pass(poison_rows, &pass, rows->count);
+		if (move_rows(pages, rows, false, text) != BENCH_OK)
+			return BENCH_FAILED;
+	}
 	return run_pass(check_rows, &pass, count) == 0 ? BENCH_OK : BENCH_FAILED;
 }
 
@@ -413,6 +430,64 @@ int bench_staging_check(struct bench_pages *pages, const struct bench_rows *rows
 			    content, .staging = true, .text = text};
 
 	return run_pass(check_rows, &pass, count) == 0 ? BENCH_OK : BENCH_FAILED;
+}
+
+/* ---- stretches, of contiguous copies ---- */
+
+struct stretch {
+	uint8_t *base;
+	uint64_t bytes;
+	uint32_t content;
+};
+
+static void fill_stretch(void *arg, uint64_t first, uint64_t last)
+{
+	const struct stretch *s = arg;
+
+	for (uint64_t i = first; i < last; i++) {
+		const struct replay_place place = {s->content, (uint16_t)i, (uint16_t)(i >> 16)};
+		uint64_t left = s->bytes - i * GRAIN_BYTES;
+
+		replay_fill(&place, s->base + i * GRAIN_BYTES,
+			    left < GRAIN_BYTES ? left : GRAIN_BYTES);
+	}
+}
+
+static void fill_bytes(uint8_t *base, uint64_t bytes, uint32_t content)
+{
+	struct stretch s = {base, bytes, content & REPLAY_MAX_ID};
+
+	bench_pool_run(fill_stretch, &s, (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES, 1);
+}
+
+int bench_stretch_to_pages(struct bench_pages *pages, uint64_t at, uint64_t bytes, uint32_t content,
+			   char *text)
+{
+	struct bench_cuda *cuda = pages->config->cuda;
+
+	fill_bytes(pages->staging + at, bytes, content);
+	if (pages->gpu == 0) {
+		bench_pool_run(poison_stretch, pages->tensors + at, bytes, GRAIN_BYTES);
+		return BENCH_OK;
+	}
+	int result = cuda->cu.memory_set(pages->gpu + at, REPLAY_POISON, bytes);
+
+	if (result == 0)
+		result = cuda->cu.context_synchronize();
+	return said(result, "cuMemsetD8", text);
+}
+
+int bench_stretch_to_staging(struct bench_pages *pages, uint64_t at, uint64_t bytes,
+			     uint32_t content, char *text)
+{
+	struct bench_cuda *cuda = pages->config->cuda;
+
+	fill_bytes(pages->mirror + at, bytes, content);
+	bench_pool_run(poison_staging, pages->staging + at, bytes, GRAIN_BYTES);
+	if (pages->gpu == 0)
+		return BENCH_OK;
+	return said(cuda->cu.to_device(pages->gpu + at, pages->mirror + at, bytes), "cuMemcpyHtoD",
+		    text);
 }
 
 int bench_pages_compare(struct bench_pages *pages, uint64_t tensor_at, uint64_t staging_at,

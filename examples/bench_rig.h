@@ -59,7 +59,8 @@ void bench_pages_destroy(struct bench_pages *pages);
 
 /*
  * For operations of up to count blocks: consecutive pages and, of a restore, blocks; or random
- * pages of the whole pool and random blocks of the first 4 * count, as far as so many are stored.
+ * pages of a GPU's whole pool and random blocks, and on the CPU pages, of the first 4 * count as
+ * far as there are so many.
  */
 void bench_pages_arrange(struct bench_pages *pages, bool tidy, uint32_t count);
 /* hits: the blocks of each group; NULL: [0, count) of every group. */
@@ -81,6 +82,11 @@ int bench_pages_check(struct bench_pages *pages, const struct bench_rows *rows, 
 		      uint32_t content, char *text);
 int bench_staging_check(struct bench_pages *pages, const struct bench_rows *rows, uint64_t count,
 			uint32_t content, char *text);
+/* For a contiguous copy of [at, at + bytes): content in the source, poison where it goes. */
+int bench_stretch_to_pages(struct bench_pages *pages, uint64_t at, uint64_t bytes, uint32_t content,
+			   char *text);
+int bench_stretch_to_staging(struct bench_pages *pages, uint64_t at, uint64_t bytes,
+			     uint32_t content, char *text);
 /* Do tensors and staging hold the same bytes in [0, bytes)? */
 int bench_pages_compare(struct bench_pages *pages, uint64_t tensor_at, uint64_t staging_at,
 			uint64_t bytes, char *text);
@@ -126,7 +132,7 @@ struct bench_hold {
 	struct okv_lookup_result found;
 };
 
-/* blocks pages of each half; the Manager gets memory_bytes. */
+/* Operations have up to blocks blocks; the Manager gets memory_bytes. */
 int bench_rig_open(const struct bench_config *config, const struct bench_shape *shape,
 		   uint32_t blocks, uint64_t memory_bytes, struct bench_rig **ret_rig, char *text);
 int bench_rig_close(struct bench_rig *rig, char *text);

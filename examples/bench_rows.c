@@ -4,9 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A small operation's blocks lie among so many times as many: to poison and fill staging for it is
- * no work of gigabytes. */
+/* A small operation's blocks, and on the CPU its pages, lie among so many times as many: to poison
+ * and fill memory for it is no work of gigabytes. */
 #define SPREAD 4u
+
+static uint32_t among(uint32_t all, uint32_t count)
+{
+	return all / SPREAD < count ? all : SPREAD * count;
+}
 
 static uint64_t next_random(uint64_t *random)
 {
@@ -34,11 +39,12 @@ static void deal(uint32_t *order, uint32_t all, uint32_t first, uint32_t count, 
 void bench_pages_arrange(struct bench_pages *pages, bool tidy, uint32_t count)
 {
 	uint64_t random = 0x9e3779b97f4a7c15ull;
-	uint32_t blocks = pages->blocks / SPREAD < count ? pages->blocks : SPREAD * count;
-	uint32_t dealt = tidy ? 0 : count;
+	uint32_t blocks = among(pages->blocks, count), dealt = tidy ? 0 : count;
+	/* A GPU poisons all of it in milliseconds. */
+	uint32_t span = pages->gpu != 0 ? pages->pool : among(pages->pool, count);
 
 	pages->tidy = tidy;
-	pages->span = tidy ? count : pages->pool;
+	pages->span = tidy ? count : span;
 	pages->block_span = tidy ? count : blocks;
 	for (uint32_t h = 0; h < BENCH_HALVES; h++) {
 		deal(pages->order[h], pages->pool, h * pages->pool, dealt, pages->span, &random);

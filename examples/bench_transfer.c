@@ -176,7 +176,7 @@ static int report_baselines(struct transfer *t, double ours, struct bench_result
 
 		rc = bench_baseline_run(&t->rig->pages, rows, t->direction,
 					(enum bench_baseline_kind)kind,
-					bench_rig_ids(t->rig, t->count), &set, text);
+					bench_rig_ids(t->rig, rows->blocks), &set, text);
 		gbps = rc == BENCH_OK ? bench_set_gbps(&set) : 0;
 		bench_set_fini(&set);
 		if (rc == BENCH_SKIPPED) {
@@ -287,31 +287,27 @@ static int warm_arenas(struct bench_rig *rig, uint32_t blocks, char *text)
 	return rc;
 }
 
-/* Leased before the first publish of new blocks may evict some. */
-static int transfers_of_size(struct bench_rig *rig, const struct work *work, uint32_t count,
-			     char *text)
+/* What it restores is stored side by side, and leased before the first publish of new blocks may
+ * evict some of it. */
+static int seeded_transfer(struct bench_rig *rig, const struct work *work, uint32_t count,
+			   bool tidy, char *text)
 {
-	struct bench_hold holds[2] = {{.lease = NULL}, {.lease = NULL}}, all;
-	const bool wanted[2] = {work->shuffled, work->tidy};
+	struct bench_hold all, hold;
 	uint32_t first;
 	int rc;
 
-	bench_pages_arrange(&rig->pages, false, count);
+	bench_pages_arrange(&rig->pages, tidy, count);
 	rc = bench_rig_seed(rig, rig->pages.block_span, &first, &all, text);
 	if (rc != BENCH_OK)
 		return rc;
-	for (int tidy = 0; tidy < 2 && rc == BENCH_OK; tidy++) {
-		bench_pages_arrange(&rig->pages, tidy, count);
-		if (wanted[tidy])
-			rc = bench_rig_hold(rig, first, rig->pages.contents[BENCH_RESTORE_HALF],
-					    count, &holds[tidy], text);
+	bench_pages_arrange(&rig->pages, tidy, count);
+	rc = bench_rig_hold(rig, first, rig->pages.contents[BENCH_RESTORE_HALF], count, &hold,
+			    text);
+	if (rc == BENCH_OK) {
+		rc = transfer(rig, &hold, first, work, count, tidy, text);
+		bench_rig_drop(&hold);
 	}
 	bench_rig_drop(&all);
-	for (int tidy = 1; tidy >= 0 && rc == BENCH_OK; tidy--)
-		if (wanted[tidy])
-			rc = transfer(rig, &holds[tidy], first, work, count, tidy, text);
-	for (int tidy = 0; tidy < 2; tidy++)
-		bench_rig_drop(&holds[tidy]);
 	return rc;
 }
 
@@ -326,7 +322,10 @@ static int transfers(struct bench_rig *rig, const struct work *work, uint32_t bl
 		if (count == before)
 			continue;
 		before = count;
-		rc = transfers_of_size(rig, work, count, text);
+		if (work->tidy)
+			rc = seeded_transfer(rig, work, count, true, text);
+		if (work->shuffled && rc == BENCH_OK)
+			rc = seeded_transfer(rig, work, count, false, text);
 	}
 	return rc;
 }
@@ -334,6 +333,7 @@ static int transfers(struct bench_rig *rig, const struct work *work, uint32_t bl
 static int run_work(const struct bench_config *config, const struct bench_spec *spec,
 		    const struct work *work, char *text)
 {
+	struct bench_config local = *config;
 	struct bench_shape shape;
 	struct bench_rig *rig;
 	uint32_t blocks;
@@ -344,9 +344,10 @@ static int run_work(const struct bench_config *config, const struct bench_spec *
 
 	if (rc != BENCH_OK)
 		return rc;
+	local.spread = work->shuffled;
 	blocks = blocks_for(config, &shape, work->sizes[work->size_count - 1]);
 	memory = MANAGER_PARTS * blocks * shape.block_bytes + MEMORY_SLACK;
-	rc = bench_rig_open(config, &shape, blocks, memory, &rig, text);
+	rc = bench_rig_open(&local, &shape, blocks, memory, &rig, text);
 	if (rc == BENCH_OK) {
 		rc = transfers(rig, work, blocks, text);
 		rc_close = bench_rig_close(rig, why);
