@@ -113,8 +113,8 @@ struct oki_device_ops {
 	void (*stream_recycle)(struct oki_stream *stream);
 
 	/* Later work of stream follows what is in the caller's streams now: 1, or 0 if none of them
-	 * had any, so that it waits for none of these. On the caller's thread; never blocks. OKV_E_INVAL: wrong
-	 * context, capturing. */
+	 * had any, so that it waits for none of these. On the caller's thread; never blocks.
+	 * OKV_E_INVAL: wrong context, capturing. */
 	int (*fence)(struct oki_stream *stream, struct CUstream_st *const *ready, uint32_t count,
 		     struct okv_error *err);
 	/*
