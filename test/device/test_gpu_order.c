@@ -157,8 +157,7 @@ START_TEST(s11_every_named_stream_is_waited_for)
 	gpu_gate_open(other);
 	gpu_ok(cudaStreamSynchronize(cs.b));
 	ck_assert_int_eq(okv_op_poll(op, NULL), OKV_E_RUNNING);
-	/* Written while it waits, and not by a kernel behind the gate: memcheck waits for those
-	 * when the legacy stream is asked whether it is idle. */
+	/* Written while it waits. */
 	gpu_kv_image(&cs.kv, CASE_OLD, cs.seq, &cs.source, 1);
 	gpu_kv_upload(&cs.kv);
 	gpu_gate_open(gate);
