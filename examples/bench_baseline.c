@@ -84,14 +84,10 @@ static int loop_gpu(struct baseline *b)
 static int batch_rows(struct baseline *b, uint64_t first, uint64_t last)
 {
 	struct bench_cuda *cuda = b->pages->config->cuda;
-	struct bench_copy_attributes attributes = {.source_order = 1};
-	size_t start = 0;
 	int which = b->direction == BENCH_PUBLISH;
 
-	if (first == last)
-		return 0;
-	return cuda->batch(b->to + first, b->from + first, b->sizes + first, last - first,
-			   &attributes, &start, 1, cuda->streams[which]);
+	return bench_cuda_batch(cuda, b->to + first, b->from + first, b->sizes + first,
+				last - first, cuda->streams[which]);
 }
 
 static int batch_gpu(struct baseline *b)

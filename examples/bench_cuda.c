@@ -172,3 +172,12 @@ int bench_cuda_poll(struct bench_cuda *cuda, struct CUevent_st *event)
 	while (result == NOT_READY);
 	return result;
 }
+
+int bench_cuda_batch(struct bench_cuda *cuda, bench_device_address *to, bench_device_address *from,
+		     size_t *sizes, size_t count, struct CUstream_st *stream)
+{
+	struct bench_copy_attributes attributes = {.source_order = 1};
+	size_t start = 0;
+
+	return count > 0 ? cuda->batch(to, from, sizes, count, &attributes, &start, 1, stream) : 0;
+}

@@ -81,6 +81,10 @@ int bench_cuda_events(struct bench_cuda *cuda, uint32_t count);
 /* Poll until the event is reached, as a latency measurement wants. A CUresult. */
 int bench_cuda_poll(struct bench_cuda *cuda, struct CUevent_st *event);
 
+/* One batched call, where the driver has it. A CUresult. */
+int bench_cuda_batch(struct bench_cuda *cuda, bench_device_address *to, bench_device_address *from,
+		     size_t *sizes, size_t count, struct CUstream_st *stream);
+
 /* ---- bench_product.c: a bf16 matrix product that stands for the model ---- */
 
 struct bench_product;

@@ -249,7 +249,7 @@ static int lookups_of_rig(struct bench_rig *rig, uint32_t keys, uint32_t ms, cha
 			return rc;
 		report_lookups(rig->config, "peek", keys, clients[c], &lookups);
 	}
-	bench_rig_keys(rig, FIRST_KEY, KEYS);
+	bench_rig_keys(rig, FIRST_KEY, NULL, KEYS);
 	rc = time_lookups(rig->ns, &asked, rig->keys, 1, true, (uint64_t)ms * 1000000, &lookups);
 	if (rc == BENCH_OK)
 		report_lookups(rig->config, "lease", keys, 1, &lookups);

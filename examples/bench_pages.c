@@ -235,12 +235,10 @@ static uint64_t next_copy(const struct bench_rows *rows, uint64_t first, uint64_
 static int move_now(struct bench_cuda *cuda, bench_device_address *to, bench_device_address *from,
 		    size_t *sizes, size_t count, bool up)
 {
-	struct bench_copy_attributes attributes = {.source_order = 1};
-	size_t start = 0;
 	int result = 0;
 
-	if (cuda->batch != NULL && count > 0)
-		return cuda->batch(to, from, sizes, count, &attributes, &start, 1, cuda->user);
+	if (cuda->batch != NULL)
+		return bench_cuda_batch(cuda, to, from, sizes, count, cuda->user);
 	for (size_t i = 0; i < count && result == 0; i++)
 		result = up ? cuda->cu.to_device_async(to[i], (void *)(uintptr_t)from[i], sizes[i],
 						       cuda->user)

@@ -131,10 +131,12 @@ uint32_t bench_rig_ids(struct bench_rig *rig, uint32_t count)
 	return first;
 }
 
-void bench_rig_keys(struct bench_rig *rig, uint32_t first_key, uint32_t count)
+void bench_rig_keys(struct bench_rig *rig, uint32_t first_key, const uint32_t *contents,
+		    uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++)
-		replay_key(first_key + i, rig->keys + (size_t)i * BENCH_KEY_BYTES);
+		replay_key(first_key + (contents != NULL ? contents[i] : i),
+			   rig->keys + (size_t)i * BENCH_KEY_BYTES);
 }
 
 /* A stream that is idle, as an engine between two steps would name it. */
@@ -242,7 +244,7 @@ int bench_rig_store(struct bench_rig *rig, enum bench_half half, uint32_t first_
 	struct okv_op *op;
 	int rc;
 
-	bench_rig_keys(rig, first_key, count);
+	bench_rig_keys(rig, first_key, NULL, count);
 	rc = bench_rig_publish_start(rig, half, count, &op, text);
 	if (rc != BENCH_OK)
 		return rc;
@@ -257,9 +259,7 @@ int bench_rig_hold(struct bench_rig *rig, uint32_t first_key, const uint32_t *co
 	struct okv_error err = {.text = ""};
 	int rc;
 
-	for (uint32_t i = 0; i < count; i++)
-		replay_key(first_key + (contents != NULL ? contents[i] : i),
-			   rig->keys + (size_t)i * BENCH_KEY_BYTES);
+	bench_rig_keys(rig, first_key, contents, count);
 	okv_lookup_options_init(&opts);
 	opts.group_count = rig->shape->spec.group_count;
 	opts.groups = groups;

@@ -141,8 +141,10 @@ uint32_t bench_rig_ids(struct bench_rig *rig, uint32_t count);
 
 int bench_rig_publish_start(struct bench_rig *rig, enum bench_half half, uint32_t count,
 			    struct okv_op **ret_op, char *text);
-/* Computes the keys that the next publish stores. */
-void bench_rig_keys(struct bench_rig *rig, uint32_t first_key, uint32_t count);
+/* Computes the keys that the next publish stores: first_key + contents[i], or in order if that is
+ * NULL. */
+void bench_rig_keys(struct bench_rig *rig, uint32_t first_key, const uint32_t *contents,
+		    uint32_t count);
 int bench_rig_restore_start(struct bench_rig *rig, enum bench_half half,
 			    const struct bench_hold *hold, const struct okv_layer_event *events,
 			    uint32_t event_count, struct okv_op **ret_op, char *text);

@@ -58,7 +58,7 @@ static int run_once(void *arg, struct bench_sample *ret_sample, char *text)
 
 	if (t->direction != BENCH_RESTORE) {
 		t->last_key = bench_rig_ids(t->rig, t->count);
-		bench_rig_keys(t->rig, t->last_key, t->count);
+		bench_rig_keys(t->rig, t->last_key, NULL, t->count);
 	}
 	start = bench_now_ns();
 	if (t->direction != BENCH_RESTORE)
@@ -197,7 +197,7 @@ static int report_baselines(struct transfer *t, double ours, struct bench_result
 }
 
 /* One row of the report, with or without the model beside. */
-static int measure(struct transfer *t, const char *suite, bool tidy, bool busy, char *text)
+static int measure(struct transfer *t, const char *suite, bool busy, char *text)
 {
 	const struct bench_config *config = t->rig->config;
 	const struct bench_shape *shape = t->rig->shape;
@@ -211,7 +211,7 @@ static int measure(struct transfer *t, const char *suite, bool tidy, bool busy, 
 	bench_label(&result, "geometry", "%s", shape->spec.name);
 	bench_label(&result, "fragment", "%s", bench_size_text(shape->segment_bytes, size));
 	bench_label(&result, "operation", "%s", bench_size_text(bytes_of(t), size));
-	bench_label(&result, "pages", "%s", tidy ? "tidy" : "shuffled");
+	bench_label(&result, "pages", "%s", t->rig->pages.tidy ? "tidy" : "shuffled");
 	bench_label(&result, "direction", "%s", directions[t->direction]);
 	bench_label(&result, "model", "%s", busy ? "busy" : "idle");
 	bench_busy_begin(config, busy, &model);
@@ -233,14 +233,14 @@ static int measure(struct transfer *t, const char *suite, bool tidy, bool busy, 
 	return rc;
 }
 
-/* Blocks that hold has leased, with contents first_content, …, into pages of this arrangement. */
+/* Blocks that hold has leased, with contents first_content, …, into the pages as they are arranged.
+ */
 static int transfer(struct bench_rig *rig, const struct bench_hold *hold, uint32_t first_content,
-		    const struct work *work, uint32_t count, bool tidy, char *text)
+		    const struct work *work, uint32_t count, char *text)
 {
 	struct transfer t = {.rig = rig, .hold = *hold, .count = count, .restored = first_content};
 	int rc;
 
-	bench_pages_arrange(&rig->pages, tidy, count);
 	rc = bench_rows_create(&rig->pages, BENCH_RESTORE_HALF, count, t.hold.found.groups, &t.in,
 			       text);
 	if (rc == BENCH_OK)
@@ -249,9 +249,9 @@ static int transfer(struct bench_rig *rig, const struct bench_hold *hold, uint32
 		if ((work->directions & 1u << d) == 0)
 			continue;
 		t.direction = (enum bench_direction)d;
-		rc = measure(&t, work->suite, tidy, false, text);
+		rc = measure(&t, work->suite, false, text);
 		if (rc == BENCH_OK && rig->config->busy && rig->config->product != NULL)
-			rc = measure(&t, work->suite, tidy, true, text);
+			rc = measure(&t, work->suite, true, text);
 	}
 	bench_rows_fini(&t.in);
 	bench_rows_fini(&t.out);
@@ -304,7 +304,7 @@ static int seeded_transfer(struct bench_rig *rig, const struct work *work, uint3
 	rc = bench_rig_hold(rig, first, rig->pages.contents[BENCH_RESTORE_HALF], count, &hold,
 			    text);
 	if (rc == BENCH_OK) {
-		rc = transfer(rig, &hold, first, work, count, tidy, text);
+		rc = transfer(rig, &hold, first, work, count, text);
 		bench_rig_drop(&hold);
 	}
 	bench_rig_drop(&all);
