@@ -238,15 +238,6 @@ static bool spin(const struct wish *w, uint64_t deadline, int *ret_rc)
 	return false;
 }
 
-/* With op->lock held, and left meanwhile. */
-static bool spin_unlocked(const struct wish *w, uint64_t deadline, int *ret_rc)
-{
-	pthread_mutex_unlock(&w->op->lock);
-	bool there = spin(w, deadline, ret_rc);
-	pthread_mutex_lock(&w->op->lock);
-	return there;
-}
-
 /* looked: it spun for the end of a drained publish before. */
 static bool sleep_until(const struct wish *w, bool looked, uint64_t deadline, int *ret_rc)
 {
@@ -265,9 +256,9 @@ static bool sleep_until(const struct wish *w, bool looked, uint64_t deadline, in
 			break;
 		if (!looked && atomic_load(&op->ending)) {
 			looked = true;
-			there = spin_unlocked(w, deadline, ret_rc);
-			if (there)
-				break;
+			pthread_mutex_unlock(&op->lock);
+			spin(w, deadline, ret_rc);
+			pthread_mutex_lock(&op->lock);
 			continue;
 		}
 		in_time = oki_cond_wait(&op->cond, &op->lock, deadline);

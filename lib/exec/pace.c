@@ -43,12 +43,13 @@ bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at,
 		return true;
 	if (!spin_ns)
 		return false;
+	bool patient = idle < CLAIM_FACTOR * spin_ns;
 	/* A publish ends when the Manager has sealed it, and not before. */
-	for (const struct oki_transfer *t = w->settling; t; t = t->next)
-		if (t->direction == OKI_TO_BLOCKS && idle < CLAIM_FACTOR * spin_ns)
+	for (const struct oki_transfer *t = w->settling; t && patient; t = t->next)
+		if (t->direction == OKI_TO_BLOCKS)
 			return true;
 	for (const struct oki_transfer *t = w->active; t; t = t->next) {
-		if (t->phase == OKI_PHASE_CLAIM && idle < CLAIM_FACTOR * spin_ns)
+		if (t->phase == OKI_PHASE_CLAIM && patient)
 			return true;
 		if (t->phase == OKI_PHASE_DRAIN && now + WAKE_NS >= t->expected_ns &&
 		    now < t->expected_ns + spin_ns)
