@@ -85,6 +85,13 @@ static void mixed_close(struct mixed *m, struct stage *s)
 	mixed_fini(m);
 }
 
+/* Nobody waits for a layer. */
+static inline void mixed_without_events(struct mixed *m)
+{
+	for (uint32_t l = 0; l < LAYERS; l++)
+		m->layers[l].event = NULL;
+}
+
 static void check_bytes(const struct mixed *m)
 {
 	for (uint32_t l = 0; l < LAYERS; l++)

@@ -44,8 +44,7 @@ START_TEST(groups_without_counters)
 	ck_assert_int_gt(copy_all(&s, &m), 1);
 	ck_assert_uint_eq(calls.events, LAYERS);
 	/* Where nobody waits for a layer one is enough. */
-	for (uint32_t l = 0; l < LAYERS; l++)
-		m.layers[l].event = NULL;
+	mixed_without_events(&m);
 	ck_assert_int_eq(copy_all(&s, &m), 1);
 	mixed_close(&m, &s);
 }
@@ -91,8 +90,7 @@ START_TEST(one_stretch_without_events)
 	struct stage s;
 	struct mixed m;
 	mixed_open(&m, &s, _i ? OKV_COPY_KERNEL : OKV_COPY_DMA, 1, rows, 0);
-	for (uint32_t l = 0; l < LAYERS; l++)
-		m.layers[l].event = NULL;
+	mixed_without_events(&m);
 	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, LAYERS, NULL),
 			 LAYERS);
 	check_bytes(&m);

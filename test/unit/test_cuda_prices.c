@@ -147,8 +147,8 @@ START_TEST(copies_span_a_stretch)
 	s.device.rates[OKI_TO_PAGES].entry_ns = 200e3;
 	for (uint32_t i = 0; i < OKI_CUDA_SIZES; i++)
 		s.device.rates[OKI_TO_PAGES].kernel[i] = cases[_i].kernel;
-	for (uint32_t l = 0; l < LAYERS && !cases[_i].waits; l++)
-		m.layers[l].event = NULL;
+	if (!cases[_i].waits)
+		mixed_without_events(&m);
 	copy_all(&s, &m);
 	ck_assert_int_eq(s.stream.way, cases[_i].way);
 	mixed_close(&m, &s);
@@ -165,8 +165,7 @@ START_TEST(groups_in_one_tensor)
 	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
 	s.device.tensor_count = 1;
 	/* Nobody waits: all layers make a stretch. */
-	for (uint32_t l = 0; l < LAYERS; l++)
-		m.layers[l].event = NULL;
+	mixed_without_events(&m);
 	copy_all(&s, &m);
 	ck_assert_int_ne(s.stream.way, OKI_CUDA_WAY_DMA);
 	mixed_close(&m, &s);
