@@ -258,9 +258,8 @@ static int cuda_check_memory(struct oki_device *device, const void *base, uint64
 static void free_parts(struct oki_stream *stream)
 {
 	const struct oki_cuda_api *api = stream->device->api;
-	CUstream streams[] = {stream->stream, stream->side, stream->lanes[0], stream->lanes[1]};
-	CUevent events[] = {stream->fence, stream->fork, stream->side_done, stream->lane_done[0],
-			    stream->lane_done[1]};
+	CUstream streams[] = {stream->stream, stream->side, stream->lane};
+	CUevent events[] = {stream->point, stream->fork};
 	oki_cuda_chunks_free(stream);
 	for (uint32_t i = 0; i < COUNT(events); i++)
 		if (events[i])
@@ -283,10 +282,8 @@ static int cuda_stream_create(struct oki_device *device, struct oki_stream **ret
 	if (result != CUDA_SUCCESS)
 		goto undo_alloc;
 	/* The highest priority: a copy's few blocks must not queue behind a model's many. */
-	CUstream *streams[] = {&stream->stream, &stream->side, &stream->lanes[0],
-			       &stream->lanes[1]};
-	CUevent *events[] = {&stream->fence, &stream->fork, &stream->side_done,
-			     &stream->lane_done[0], &stream->lane_done[1]};
+	CUstream *streams[] = {&stream->stream, &stream->side, &stream->lane};
+	CUevent *events[] = {&stream->point, &stream->fork};
 	for (uint32_t i = 0; i < COUNT(streams) && result == CUDA_SUCCESS; i++)
 		result = api->stream_create(streams[i], CU_STREAM_NON_BLOCKING, device->priority);
 	for (uint32_t i = 0; i < COUNT(events) && result == CUDA_SUCCESS; i++)
@@ -348,7 +345,7 @@ static int cuda_record_event(struct oki_stream *stream, struct CUevent_st *event
 	struct oki_cuda_scope scope;
 	CUresult result = enter(stream->device, &scope);
 	if (result == CUDA_SUCCESS) {
-		result = api->event_record(event, stream->stream);
+		result = oki_cuda_record(stream, event);
 		oki_cuda_leave(&scope);
 	}
 	if (result == CUDA_SUCCESS)
@@ -421,25 +418,6 @@ static int cuda_query(struct oki_mark *mark, struct okv_error *err)
 	return result == CUDA_ERROR_NOT_READY ? 0 : unknown_end(mark->device, result, err);
 }
 
-/* After a failure the stream may not wait for all that the other ones were given. */
-static int cuda_gather(struct oki_stream *stream, struct okv_error *err)
-{
-	const struct oki_cuda_api *api = stream->device->api;
-	CUstream others[] = {stream->side, stream->lanes[0], stream->lanes[1]};
-	CUevent events[] = {stream->side_done, stream->lane_done[0], stream->lane_done[1]};
-	struct oki_cuda_scope scope;
-	CUresult result = enter(stream->device, &scope);
-	if (result != CUDA_SUCCESS)
-		return unknown_end(stream->device, result, err);
-	for (uint32_t i = 0; i < COUNT(others) && result == CUDA_SUCCESS; i++) {
-		result = api->event_record(events[i], others[i]);
-		if (result == CUDA_SUCCESS)
-			result = api->stream_wait_event(stream->stream, events[i], 0);
-	}
-	oki_cuda_leave(&scope);
-	return result == CUDA_SUCCESS ? 0 : unknown_end(stream->device, result, err);
-}
-
 /* An error here is told to whoever copies next. */
 static bool cuda_is_idle(struct oki_stream *stream)
 {
@@ -452,10 +430,10 @@ static bool cuda_is_idle(struct oki_stream *stream)
 	return result != CUDA_ERROR_NOT_READY;
 }
 
-/* All streams: as cuda_gather(). */
+/* All of its streams: they wait for each other only where a record was accepted. */
 static int cuda_drain(struct oki_stream *stream, struct okv_error *err)
 {
-	CUstream streams[] = {stream->stream, stream->side, stream->lanes[0], stream->lanes[1]};
+	CUstream streams[] = {stream->stream, stream->side, stream->lane};
 	struct oki_cuda_scope scope;
 	CUresult result = enter(stream->device, &scope);
 	if (result != CUDA_SUCCESS)
@@ -490,7 +468,6 @@ const struct oki_device_ops oki_device_cuda = {
 	.mark_destroy = cuda_mark_destroy,
 	.record = cuda_record,
 	.query = cuda_query,
-	.gather = cuda_gather,
 	.is_idle = cuda_is_idle,
 	.drain = cuda_drain,
 };

@@ -75,10 +75,9 @@ static int fence_one(struct oki_stream *stream, CUstream ready, struct okv_error
 		result = api->stream_query(ready);
 	bool busy = result == CUDA_ERROR_NOT_READY;
 	if (busy) {
-		/* A wait takes what the event holds at this moment, so one event serves all. */
-		result = api->event_record(stream->fence, ready);
+		result = api->event_record(stream->point, ready);
 		if (result == CUDA_SUCCESS)
-			result = api->stream_wait_event(stream->stream, stream->fence, 0);
+			result = api->stream_wait_event(stream->stream, stream->point, 0);
 	}
 	if (result == CUDA_SUCCESS)
 		return busy;

@@ -100,29 +100,31 @@ struct oki_cuda_pending {
 	uint32_t count;	 /* 0: nothing is pending */
 	uint32_t next;	 /* the first signal nobody followed */
 	uint32_t layers; /* answered for */
-	bool events;	 /* some layer has one */
 };
 
 /*
- * Everything of a stream is complete when `stream` is: the other ones start after a point in it
- * (fork), or wait for its kernels, and it waits for what they were given. They carry
+ * `stream` has what an operation starts with, and marks as long as nothing is in the other ones.
+ * These start after a point in it (fork), or wait for its kernels:
  *   side     layer events of a kernel, each behind a wait for the layer's counter, so that one
- *            kernel copies many layers and each is ready as soon as it can be; and copies beside
- *            a kernel, when one call uses both;
- *   lanes    kernels after the first, in turns: each starts when the one before it has begun its
- *            last pieces, or at once if that is a short one, so that a model's blocks never get the
- *            SMs between two of them, and when the one before that has ended, so that never three
- *            are there.
+ *            kernel copies many layers and each is ready as soon as it can be; copies beside a
+ *            kernel, when one call uses both; and marks behind all of them, for which no kernel
+ *            needs to wait;
+ *   lane     every second kernel. Each starts when the one before it has begun its last pieces, or
+ *            at once if that is a short one, so that a model's blocks never get the SMs between two
+ *            of them, and when the one before that has ended, so that never three are there.
+ * A GPU has few queues for the streams of a process, 8 unless it is told otherwise, and a stream
+ * that waits keeps one from all others: two more are what an operation may take.
  */
 struct oki_stream {
 	struct oki_device *device;
 	CUstream stream;
-	CUstream side;
-	CUstream lanes[2];
-	CUevent fence; /* for callers' busy streams */
-	CUevent fork, side_done, lane_done[2];
-	uint32_t kernels;     /* since fork was recorded; 0: the next one records it */
-	CUdeviceptr counters; /* 0: kernels follow each other in stream, one for every event */
+	CUstream side, lane;
+	CUevent point; /* of a stream that another one is to follow from now on */
+	CUevent fork;
+	bool side_open, lane_open; /* has work that stream does not wait for */
+	bool side_last;		   /* side waits for all that is in the others */
+	uint32_t kernels;	   /* since fork was recorded; 0: the next one records it */
+	CUdeviceptr counters;	   /* 0: kernels follow each other in stream, one for every event */
 	uint32_t counts[OKI_CUDA_COUNTERS]; /* what the kernels launched so far bring them to */
 	bool gate;	    /* the next kernel waits for counts[0]: the last one is no short one */
 	uint32_t stretches; /* copied since it was recycled */
@@ -274,6 +276,11 @@ CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction dire
 			      const struct oki_layer_map *const *maps, const bool *ends,
 			      uint32_t map_count, struct oki_cuda_signal *ret_signals,
 			      uint32_t *ret_signal_count);
+
+/* What is queued from now on in stream->stream follows all of the other two. Inside a scope. */
+CUresult oki_cuda_join(struct oki_stream *stream);
+/* The event follows all that was queued, in whichever of the streams. Inside a scope. */
+CUresult oki_cuda_record(struct oki_stream *stream, CUevent event);
 
 /* ---- how busy the SMs are ---- */
 

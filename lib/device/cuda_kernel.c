@@ -303,31 +303,73 @@ CUresult oki_cuda_launch(struct oki_device *device, CUstream stream, struct oki_
 				   1, 1, 0, stream, parameters, NULL);
 }
 
-/*
- * Where the next kernel goes: the first one behind what is in the stream, later ones into a lane,
- * once the kernel before has begun its last pieces, if it is no short one: its blocks stand ready
- * when the SMs get free, and two kernels share the link for a moment only, so that none is ready
- * later than it must.
- */
-static CUresult next_lane(struct oki_stream *stream, CUstream *ret_lane)
+/* A wait takes what the event holds at this moment, so one event serves all. */
+static CUresult follow(struct oki_stream *stream, CUstream later, CUstream earlier)
 {
 	const struct oki_cuda_api *api = stream->device->api;
-	*ret_lane = stream->stream;
+	CUresult result = api->event_record(stream->point, earlier);
+	return result == CUDA_SUCCESS ? api->stream_wait_event(later, stream->point, 0) : result;
+}
+
+CUresult oki_cuda_join(struct oki_stream *stream)
+{
+	CUresult result = CUDA_SUCCESS;
+	if (stream->side_open)
+		result = follow(stream, stream->stream, stream->side);
+	stream->side_open &= result != CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS && stream->lane_open)
+		result = follow(stream, stream->stream, stream->lane);
+	stream->lane_open &= result != CUDA_SUCCESS;
+	return result;
+}
+
+CUresult oki_cuda_record(struct oki_stream *stream, CUevent event)
+{
+	const struct oki_cuda_api *api = stream->device->api;
+	CUresult result = CUDA_SUCCESS;
+	if (!stream->side_open && !stream->lane_open)
+		return api->event_record(event, stream->stream);
+	if (!stream->side_last) {
+		result = follow(stream, stream->side, stream->stream);
+		if (result == CUDA_SUCCESS && stream->lane_open)
+			result = follow(stream, stream->side, stream->lane);
+		stream->side_last = result == CUDA_SUCCESS;
+	}
+	return result == CUDA_SUCCESS ? api->event_record(event, stream->side) : result;
+}
+
+/* The first kernel follows all that was queued before. */
+static CUresult fork_here(struct oki_stream *stream)
+{
+	CUresult result = oki_cuda_join(stream);
+	return result == CUDA_SUCCESS
+		       ? stream->device->api->event_record(stream->fork, stream->stream)
+		       : result;
+}
+
+/*
+ * Where the next kernel goes: into the stream and the lane in turns, once the kernel before has
+ * begun its last pieces, if it is no short one: its blocks stand ready when the SMs get free, and
+ * two kernels share the link for a moment only, so that none is ready later than it must.
+ */
+static CUresult next_queue(struct oki_stream *stream, CUstream *ret_queue)
+{
+	const struct oki_cuda_api *api = stream->device->api;
+	CUresult result = CUDA_SUCCESS;
+	*ret_queue = stream->stream;
 	if (stream->kernels == 0)
-		return api->event_record(stream->fork, stream->stream);
+		return fork_here(stream);
 	if (!stream->counters)
 		return CUDA_SUCCESS;
-	CUstream lane = stream->lanes[stream->kernels % 2];
-	CUresult result = CUDA_SUCCESS;
+	if (stream->kernels % 2) {
+		*ret_queue = stream->lane;
+		stream->lane_open = true;
+	}
 	if (stream->kernels == 1)
-		result = api->stream_wait_event(lane, stream->fork, 0);
-	/* The first one, which has no lane, is of their kind. */
-	if (stream->kernels == 2)
-		result = api->stream_wait_event(lane, stream->lane_done[0], 0);
+		result = api->stream_wait_event(stream->lane, stream->fork, 0);
 	if (result == CUDA_SUCCESS && stream->gate)
-		result = api->stream_wait_value(lane, stream->counters, stream->counts[0],
+		result = api->stream_wait_value(*ret_queue, stream->counters, stream->counts[0],
 						CU_STREAM_WAIT_VALUE_GEQ);
-	*ret_lane = lane;
 	return result;
 }
 
@@ -374,23 +416,17 @@ static void take_counts(struct oki_stream *stream, const struct oki_cuda_launch 
 static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *launch,
 			    const struct oki_cuda_signal *signals, uint32_t signal_count)
 {
-	const struct oki_cuda_api *api = stream->device->api;
-	CUstream lane;
-	CUresult result = next_lane(stream, &lane);
+	CUstream queue;
+	CUresult result = next_queue(stream, &queue);
 	if (result != CUDA_SUCCESS)
 		return result;
 	set_counters(stream, &launch->gather);
-	result = oki_cuda_launch(stream->device, lane, launch);
+	result = oki_cuda_launch(stream->device, queue, launch);
 	if (result != CUDA_SUCCESS)
 		return result;
 	take_counts(stream, launch, signals, signal_count);
-	CUevent done = stream->lane_done[stream->kernels++ % 2];
-	if (!stream->counters)
-		return CUDA_SUCCESS;
-	result = api->event_record(done, lane);
-	if (result != CUDA_SUCCESS || lane == stream->stream)
-		return result;
-	return api->stream_wait_event(stream->stream, done, 0);
+	stream->kernels++;
+	return CUDA_SUCCESS;
 }
 
 /*

@@ -126,10 +126,14 @@ static int by_engines(const struct job *j, uint32_t layer_count)
 	j->stream->stretches++;
 	const struct group *group = &j->groups[j->group[0]];
 	const struct share all = {group->runs, group->run_count, group->rows};
+	/* What an earlier part has of these layers comes before their events. */
+	CUresult result = oki_cuda_join(j->stream);
+	if (result != CUDA_SUCCESS)
+		return refused(j, result);
 	int rc = copy_engines(j, j->stream->stream, 0, end, &all);
 	if (rc < 0)
 		return rc;
-	CUresult result = record(j, j->stream->stream, 0, end);
+	result = record(j, j->stream->stream, 0, end);
 	return result == CUDA_SUCCESS ? (int)end : refused(j, result);
 }
 
@@ -160,14 +164,6 @@ static CUresult follow(const struct job *j, const struct oki_cuda_signal *signal
 	return result == CUDA_SUCCESS ? record(j, stream->side, 0, layers) : result;
 }
 
-static CUresult join_side(struct oki_stream *stream)
-{
-	const struct oki_cuda_api *api = stream->device->api;
-	CUresult result = api->event_record(stream->side_done, stream->side);
-	return result == CUDA_SUCCESS ? api->stream_wait_event(stream->stream, stream->side_done, 0)
-				      : result;
-}
-
 static uint32_t next_layers(const struct oki_cuda_pending *pending)
 {
 	return pending->signals[pending->next].end - pending->layers;
@@ -180,19 +176,17 @@ static int follow_next(const struct job *j)
 	struct oki_cuda_pending *p = &stream->pending;
 	const struct oki_cuda_signal *signal = &p->signals[p->next];
 	uint32_t layers = next_layers(p);
-	bool beside = stream->way == OKI_CUDA_WAY_BOTH;
+	bool beside = stream->way == OKI_CUDA_WAY_BOTH, events = has_events(j, 0, layers);
 	CUresult result = CUDA_SUCCESS;
+	stream->side_open |= beside || events;
 	int rc = beside ? copy_beside(j, layers) : 0;
 	if (rc < 0)
 		return rc;
-	if (has_events(j, 0, layers))
+	if (events)
 		result = follow(j, signal, layers);
 	p->layers = signal->end;
-	if (result == CUDA_SUCCESS && ++p->next == p->count) {
+	if (++p->next == p->count)
 		p->count = 0;
-		if (beside || p->events)
-			result = join_side(stream);
-	}
 	return result == CUDA_SUCCESS ? (int)layers : refused(j, result);
 }
 
@@ -244,7 +238,6 @@ static CUresult launch_all(const struct job *j, const struct oki_cuda_table *con
 		p->count = 0;
 		return result;
 	}
-	p->events = some;
 	p->next = p->layers = 0;
 	if (!some)
 		p->signals[p->count++] = (struct oki_cuda_signal){.end = layer_count};
@@ -374,6 +367,7 @@ int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
 		atomic_fetch_add_explicit(&stream->device->active[direction], 1,
 					  memory_order_relaxed);
 	stream->active[direction] = true;
+	stream->side_last = false;
 	sort_by_group(&j);
 	if (stream->pending.count)
 		return follow_next(&j);

@@ -134,13 +134,12 @@ struct oki_device_ops {
 	int (*mark_create)(struct oki_device *device, struct oki_mark **ret_mark,
 			   struct okv_error *err);
 	void (*mark_destroy)(struct oki_mark *mark); /* complete, or never recorded */
+	/* Behind everything that was queued, also by a copy that was refused midway. Never blocks.
+	 */
 	int (*record)(struct oki_stream *stream, struct oki_mark *mark, struct okv_error *err);
 	/* 1 all work before the record is complete, 0 not yet, negative: OKV_E_COPY (that work
 	 * failed but ended), OKV_E_POISONED (nobody knows whether it ended). */
 	int (*query)(struct oki_mark *mark, struct okv_error *err);
-	/* Marks recorded from now on follow everything that was queued, also after a copy that was
-	 * refused midway. Never blocks. */
-	int (*gather)(struct oki_stream *stream, struct okv_error *err);
 	/* Did everything queued end, fences included? On any thread. */
 	bool (*is_idle)(struct oki_stream *stream);
 	/* Block until everything queued in the stream ended; 0, OKV_E_COPY or OKV_E_POISONED. */

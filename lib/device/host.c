@@ -257,13 +257,6 @@ static int host_query(struct oki_mark *mark, struct okv_error *err)
 	return __atomic_load_n(&mark->pending, __ATOMIC_ACQUIRE) == 0;
 }
 
-/* A stream is one queue: marks follow all of it, and its fences are none. */
-static int host_gather(struct oki_stream *stream, struct okv_error *err)
-{
-	(void)stream, (void)err;
-	return 0;
-}
-
 static bool host_is_idle(struct oki_stream *stream)
 {
 	pthread_mutex_lock(&stream->device->lock);
@@ -309,7 +302,6 @@ const struct oki_device_ops oki_device_host = {
 	.mark_destroy = host_mark_destroy,
 	.record = host_record,
 	.query = host_query,
-	.gather = host_gather,
 	.is_idle = host_is_idle,
 	.drain = host_drain,
 };

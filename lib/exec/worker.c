@@ -59,7 +59,7 @@ static enum step fail_transfer(struct oki_worker *w, struct oki_transfer *t,
 {
 	struct okv_error err;
 	t->source->failing(t->arg, why);
-	if (w->ops->gather(t->stream, &err) || w->ops->record(t->stream, t->final_mark, &err))
+	if (w->ops->record(t->stream, t->final_mark, &err))
 		return end_blocking(w, t, why->status);
 	t->failed = why->status;
 	t->phase = OKI_PHASE_FAILED;

@@ -438,6 +438,8 @@ static int start_held_up(struct sim_case *c, uint64_t seq, struct okv_op **ret_o
 		busy = wait_until_stuck(c, rc ? NULL : *ret_op);
 	else if (rc)
 		download(c);
+	if (stuck && !rc)
+		c->early = okv_op_wait(*ret_op, 5, NULL);
 	/* Before the first check: a test that fails must not hold up the next one. */
 	sim.standin_hold(STANDIN_NOTHING);
 	if (gate)

@@ -81,6 +81,7 @@ struct sim_case {
 	/* Told what was so when no stream could go on because of that: the image is downloaded from
 	 * then, `busy` streams had work. */
 	void (*look)(struct sim_case *c, uint64_t seq, uint32_t busy);
+	int early; /* what a short wait for its end said meanwhile */
 	uint32_t *from[SIM_GROUPS], *to[SIM_GROUPS];
 	struct kv_blocks source[SIM_GROUPS], target[SIM_GROUPS];
 	_Atomic int retained, released; /* owners of operations, and of the layers */

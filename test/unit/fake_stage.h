@@ -22,8 +22,8 @@ static void stage_init(struct stage *s, uint32_t path, bool batch)
 	s->stream.stream = STREAM;
 	s->stream.side = SIDE;
 	s->stream.fork = FORK;
-	s->stream.lanes[0] = (CUstream)(uintptr_t)32;
-	s->stream.lanes[1] = (CUstream)(uintptr_t)24;
+	s->stream.lane = (CUstream)(uintptr_t)24;
+	s->stream.point = POINT;
 	for (uintptr_t i = 0; i < 3; i++)
 		s->device.gather[i] = (CUfunction)((uintptr_t)8 << i);
 }

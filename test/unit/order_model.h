@@ -25,10 +25,10 @@
 #define LAYER_AT(layer) (((layer) + 1ull) * LAYER_BYTES)
 #define TABLES_AT (1ull << 40)
 
-enum model_stream { MAIN = 1, SIDE, LANE_0, LANE_1, CALLER_0, CALLER_1, STREAMS };
+enum model_stream { MAIN = 1, SIDE, LANE, CALLER_0, CALLER_1, STREAMS };
 #define STREAM(number) ((CUstream)(uintptr_t)((number)*8u))
 
-enum model_event { FENCE = 1, FORK, SIDE_DONE, LANE_DONE_0, LANE_DONE_1, FIRST_LAYER_EVENT };
+enum model_event { POINT = 1, FORK, MARK, FIRST_LAYER_EVENT };
 #define EVENTS (FIRST_LAYER_EVENT + MODEL_LAYERS)
 #define EVENT(number) ((CUevent)(uintptr_t)(number))
 #define LAYER_EVENT(layer) EVENT(FIRST_LAYER_EVENT + (layer))
@@ -169,13 +169,13 @@ static void model_start_part(void)
 	memcpy(model.earlier, model.copies, sizeof(model.earlier));
 }
 
-/* A mark recorded in MAIN now covers everything. */
+/* The mark recorded now covers everything. */
 static void model_check_covered(const char *when)
 {
 	struct past all;
 	memset(&all, 0xff, sizeof(all));
-	uint32_t step = past_lacks(&model.streams[MAIN], &all, 0);
-	must(step == NO_STEP, "%s the stream does not follow step %u", when, step);
+	uint32_t step = past_lacks(&model.events[MARK], &all, 0);
+	must(step == NO_STEP, "%s the mark does not follow step %u", when, step);
 }
 
 /* Of every call that queues something. */
@@ -410,7 +410,7 @@ static CUresult model_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, s
 static uint32_t event_number(CUevent event)
 {
 	uintptr_t number = (uintptr_t)event;
-	must(number >= FENCE && number < EVENTS, "event %p is none of ours", (void *)event);
+	must(number >= POINT && number < EVENTS, "event %p is none of ours", (void *)event);
 	return (uint32_t)number;
 }
 

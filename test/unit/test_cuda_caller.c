@@ -17,7 +17,7 @@
 
 #define OURS ((CUstream)(uintptr_t)24)
 #define THEIRS(n) ((CUstream)(uintptr_t)(0x1000 + 64 * (n)))
-#define FENCE ((CUevent)(uintptr_t)32)
+#define POINT ((CUevent)(uintptr_t)32)
 #define CALLERS 4u
 
 static struct {
@@ -25,7 +25,7 @@ static struct {
 	CUresult push, query, wait;
 	CUevent bad;	     /* of which the query says CUDA_ERROR_INVALID_HANDLE */
 	uint32_t busy;	     /* bit n: THEIRS(n) has work */
-	uint32_t recorded;   /* bit n: FENCE was recorded there */
+	uint32_t recorded;   /* bit n: POINT was recorded there */
 	CUstream fence_in;   /* last */
 	CUcontext belong_to; /* the streams */
 	CUstreamCaptureStatus capturing;
@@ -93,7 +93,7 @@ static CUresult fake_stream_query(CUstream stream)
 
 static CUresult fake_record(CUevent event, CUstream stream)
 {
-	ck_assert_ptr_eq(event, FENCE);
+	ck_assert_ptr_eq(event, POINT);
 	calls.recorded |= 1u << number_of(stream);
 	calls.fence_in = stream;
 	return CUDA_SUCCESS;
@@ -102,7 +102,7 @@ static CUresult fake_record(CUevent event, CUstream stream)
 static CUresult fake_wait(CUstream stream, CUevent event, unsigned flags)
 {
 	ck_assert_ptr_eq(stream, OURS);
-	ck_assert_ptr_eq(event, FENCE);
+	ck_assert_ptr_eq(event, POINT);
 	ck_assert_uint_eq(flags, 0);
 	ck_assert_ptr_nonnull(calls.fence_in);
 	calls.fence_in = NULL; /* recorded anew for the next one */
@@ -224,7 +224,7 @@ END_TEST
 static int fence(void)
 {
 	const CUstream streams[CALLERS] = {THEIRS(0), THEIRS(1), THEIRS(2), THEIRS(3)};
-	struct oki_stream stream = {.device = device, .stream = OURS, .fence = FENCE};
+	struct oki_stream stream = {.device = device, .stream = OURS, .point = POINT};
 	return oki_cuda_fence(&stream, streams, CALLERS, &problem);
 }
 
@@ -256,7 +256,7 @@ END_TEST
 
 START_TEST(no_streams_need_no_context)
 {
-	struct oki_stream stream = {.device = device, .stream = OURS, .fence = FENCE};
+	struct oki_stream stream = {.device = device, .stream = OURS, .point = POINT};
 	ck_assert_int_eq(oki_cuda_fence(&stream, NULL, 0, &problem), 0);
 	ck_assert_int_eq(calls.pushed, 0);
 }

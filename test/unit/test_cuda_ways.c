@@ -200,15 +200,20 @@ START_TEST(kernels_overlap_at_their_ends)
 		ck_assert_uint_eq(s.stream.counts[0] - before,
 				  calls.blocks * OKI_GATHER_THREADS / 32);
 	}
-	/* fork, then an event for each, which the stream waits for where it is not its own; the
-	 * first lane waits for fork, the second for the first kernel, whose counters it uses */
-	ck_assert_int_eq(calls.records, 1 + 5);
-	ck_assert_int_eq(calls.waits, 4 + 2);
+	/* The lane follows fork; the stream follows the lane before its mark, and not sooner. */
+	ck_assert_int_eq(calls.records, 1);
+	ck_assert_int_eq(calls.waits, 1);
+	for (int n = 0; n < 2; n++) {
+		ck_assert_int_eq(oki_cuda_join(&s.stream), CUDA_SUCCESS);
+		ck_assert_int_eq(calls.records, 2);
+		ck_assert_int_eq(calls.waits, 2);
+		ck_assert_ptr_eq(calls.awaited, POINT);
+	}
 	/* The next user's first kernel follows that user's fences. */
 	oki_cuda_plans_forget(&s.stream);
 	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
 	ck_assert_int_eq(calls.gates, 4);
-	ck_assert_int_eq(calls.records, 6 + 2);
+	ck_assert_int_eq(calls.records, 2 + 1);
 	/* After a kernel that is all last pieces no gate is needed. */
 	run.blocks = 2;
 	oki_cuda_plans_forget(&s.stream);
@@ -222,14 +227,12 @@ START_TEST(kernels_overlap_at_their_ends)
 END_TEST
 
 /* Kernels that use the same counters and tickets never overlap, however short they are and whatever
- * the gate lets through: each waits for the one before the last. */
+ * the gate lets through: each is in one stream with the one before the last. */
 START_TEST(never_three_kernels)
 {
 	struct stage s;
 	stage_init(&s, OKV_COPY_KERNEL, true);
 	stage_counters(&s);
-	s.stream.lane_done[0] = (CUevent)(uintptr_t)1000;
-	s.stream.lane_done[1] = (CUevent)(uintptr_t)1001;
 	uint8_t *host = calloc(16, 64), *pages = calloc(16, 64);
 	struct oki_layer_map map = {.base = pages,
 				    .page_stride = 64,
@@ -242,23 +245,17 @@ START_TEST(never_three_kernels)
 	uint32_t *tickets[4];
 	CUstream queues[4];
 	for (int n = 0; n < 4; n++) {
-		calls.before_launch = NULL;
 		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
 		tickets[n] = calls.tickets;
 		queues[n] = calls.queue;
-		/* The first one is in no lane: the one that shares its counters waits for it. */
-		if (n == 2)
-			ck_assert_ptr_eq(calls.before_launch, s.stream.lane_done[0]);
-		else
-			ck_assert_ptr_ne(calls.before_launch, s.stream.lane_done[0]);
 	}
 	ck_assert_ptr_eq(tickets[0], tickets[2]);
 	ck_assert_ptr_eq(tickets[1], tickets[3]);
 	ck_assert_ptr_ne(tickets[0], tickets[1]);
 	ck_assert_ptr_eq(queues[0], s.stream.stream);
-	ck_assert_ptr_eq(queues[1], s.stream.lanes[1]);
-	ck_assert_ptr_eq(queues[2], s.stream.lanes[0]);
-	ck_assert_ptr_eq(queues[3], s.stream.lanes[1]);
+	ck_assert_ptr_eq(queues[1], s.stream.lane);
+	ck_assert_ptr_eq(queues[2], s.stream.stream);
+	ck_assert_ptr_eq(queues[3], s.stream.lane);
 	stage_fini(&s);
 	free(host);
 	free(pages);
@@ -288,11 +285,11 @@ START_TEST(parts_follow_each_other)
 					    .page = p,
 					    .page_pitch = 1,
 					    .inner = 1};
-		int gates = calls.gates, waits = calls.waits;
+		int gates = calls.gates;
 		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &parts[p], 1);
 		ck_assert_ptr_eq(calls.queue, s.stream.stream);
+		ck_assert_ptr_eq(calls.before_launch, p ? POINT : NULL);
 		ck_assert_int_eq(calls.gates, gates);
-		ck_assert_int_eq(calls.waits, waits);
 		/* Within the part they overlap. */
 		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &parts[p], 1);
 		ck_assert_ptr_ne(calls.queue, s.stream.stream);
@@ -375,6 +372,8 @@ static int copy_with_events(struct stage *s, uint32_t rows, uint32_t segments)
 	calls.columns = calls.columns_waited = calls.events = 0;
 	calls.columns_of_event = s->device.path == OKV_COPY_KERNEL ? segments : 0;
 	stage_copy(s, OKI_TO_PAGES, maps, events, EVENT_LAYERS, &run, 1);
+	/* As before a mark. */
+	ck_assert_int_eq(oki_cuda_join(&s->stream), CUDA_SUCCESS);
 	if (calls.columns_of_event)
 		ck_assert_uint_eq(calls.events, EVENT_LAYERS);
 	for (uint32_t l = 0; l < EVENT_LAYERS; l++)
@@ -492,20 +491,20 @@ START_TEST(runs_decide)
 				     .inner = 1};
 	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 129);
 	ck_assert_int_eq(calls.launches, 2);
-	ck_assert_int_eq(calls.waits, 2); /* the side stream for ours, ours for it */
+	ck_assert_int_eq(calls.waits, 1); /* the side stream for ours */
 	ck_assert_uint_eq(atomic_load(&s.device.copying[OKI_TO_PAGES]), 2048 * row);
 	for (uint32_t i = 0; i < 128; i++)
 		ck_assert(memcmp(pages + runs[i].page * row, runs[i].host, row) == 0);
 	ck_assert(memcmp(pages + 256 * row, host + 256 * row, 2048 * row) == 0);
-	/* Later layers of this part fork no more, and their kernel has a lane; those of the next
-	 * part, which may be the same layers, follow all of it. */
+	/* Later layers of this part fork no more, and their kernel is in the lane; those of the
+	 * next part, which may be the same layers, follow all of it. */
 	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 129);
-	ck_assert_int_eq(calls.waits, 2 + 1 + 2);
+	ck_assert_int_eq(calls.waits, 1 + 1);
 	struct oki_run *next = malloc(129 * sizeof(*next));
 	memcpy(next, runs, 129 * sizeof(*next));
 	calls.side_follows = calls.forked = NULL;
 	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, next, 129);
-	ck_assert_int_eq(calls.waits, 2 + 1 + 2 + 2);
+	ck_assert_int_eq(calls.waits, 2 + 2 + 1);
 	ck_assert_ptr_eq(calls.side_follows, STREAM);
 	stage_fini(&s);
 	free(next);
