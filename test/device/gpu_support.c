@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 /* Uploads and downloads: waits for no other stream, so that it works beside a closed gate. */
 static cudaStream_t side;
@@ -52,6 +53,20 @@ void gpu_event_busy(cudaEvent_t event)
 {
 	ck_assert_int_eq(cudaEventQuery(event), cudaErrorNotReady);
 	cudaGetLastError();
+}
+
+void gpu_stream_ends(cudaStream_t stream)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	const time_t last = now.tv_sec + GPU_WAIT_MS / 1000;
+	cudaError_t rc;
+	while ((rc = cudaStreamQuery(stream)) == cudaErrorNotReady) {
+		cudaGetLastError();
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		ck_assert_msg(now.tv_sec <= last, "a stream does not get on");
+	}
+	gpu_ok(rc);
 }
 
 CUcontext gpu_second_context(void)

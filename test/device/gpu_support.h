@@ -31,6 +31,8 @@ int gpu_find_at(int index);
 /* Work is still queued there. The runtime keeps "not ready" as its last error: that is cleared. */
 void gpu_stream_busy(cudaStream_t stream);
 void gpu_event_busy(cudaEvent_t event);
+/* All that is in the stream ends, within GPU_WAIT_MS. */
+void gpu_stream_ends(cudaStream_t stream);
 /* A second context of GPU 0; not current. */
 CUcontext gpu_second_context(void);
 

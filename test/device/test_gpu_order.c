@@ -140,16 +140,14 @@ START_TEST(s9_a_kernel_of_5_ms_and_publish_at_once)
 }
 END_TEST
 
-/* One of several named streams is held back, in each place; the others are idle or busy. */
-START_TEST(s11_every_named_stream_is_waited_for)
+/* Of several named streams the one in this place is held back; the last one is another one. */
+static void one_is_held(int place, cudaStream_t last)
 {
-	cudaStream_t list[4];
+	cudaStream_t list[4] = {cs.b, cs.b, cs.b, last};
 	struct gpu_with with = {.streams = list, .stream_count = 4};
 	struct okv_op *op;
-	cs.seq = 140 + (uint64_t)_i;
-	for (int i = 0; i < 4; i++)
-		list[i] = i == 3 ? NULL : cs.b;
-	list[_i] = cs.a;
+	cs.seq = 140 + (uint64_t)place;
+	list[place] = cs.a;
 	gpu_kv_image(&cs.kv, CASE_OLD, 0, NULL, 0);
 	gpu_kv_upload(&cs.kv);
 	struct gpu_gate *gate = gpu_gate_close(cs.a), *other = gpu_gate_close(cs.b);
@@ -163,6 +161,17 @@ START_TEST(s11_every_named_stream_is_waited_for)
 	gpu_gate_open(gate);
 	ck_assert_int_eq(gpu_finish(op, NULL), 0);
 	ck_assert_uint_eq(case_stored_wrong(cs.seq), 0);
+}
+
+START_TEST(s11_every_named_stream_is_waited_for)
+{
+	one_is_held(_i, cs.b);
+}
+END_TEST
+
+START_TEST(s11_the_null_stream_among_others)
+{
+	one_is_held(_i, NULL);
 }
 END_TEST
 
@@ -232,7 +241,8 @@ static void add_tests(TCase *t)
 	tcase_add_loop_test(t, restore_waits_for_the_null_stream, 0, 3);
 	tcase_add_loop_test(t, s9_stored_bytes_are_the_writers_last, 0, 2);
 	tcase_add_test(t, s9_a_kernel_of_5_ms_and_publish_at_once);
-	tcase_add_loop_test(t, s11_every_named_stream_is_waited_for, 0, 3);
+	tcase_add_loop_test(t, s11_every_named_stream_is_waited_for, 0, 4);
+	tcase_add_loop_test(t, s11_the_null_stream_among_others, 0, 3);
 	tcase_add_loop_test(t, a_capturing_stream_is_refused_and_its_capture_lives, 0, 3);
 	tcase_add_test(t, a_stream_of_another_context_is_refused);
 }

@@ -13,6 +13,9 @@
 #define OLD 0x3cu
 #define POISON 0xe1u
 #define MAX_LAYERS 16u
+#define QUEUES 8u /* of the GPU, for a process that asks for no other number */
+#define OF_OPERATION 4u
+#define OTHER_STREAMS (QUEUES - OF_OPERATION - 1)
 #define QUEUED 400u /* below what a driver takes before a launch blocks */
 
 static struct okv_layer_schema layers[MAX_LAYERS];
@@ -69,13 +72,14 @@ static void is_restored(uint64_t seq)
 
 #define FRAGMENTS 4096u /* of each layer */
 #define FRAGMENT 16384u
+#define FRAGMENT_LAYERS 4u
 #define OTHERS 32u /* pages that the large operation does not touch, twice */
 
 /* Four layers of 64 MiB: each is as much as a transfer may have in one piece. */
 static void fragments_setup(void)
 {
 	const uint32_t per_block = 1, pages = FRAGMENTS + 2 * OTHERS;
-	group.layer_count = 4;
+	group.layer_count = FRAGMENT_LAYERS;
 	for (uint32_t i = 0; i < group.layer_count; i++)
 		layers[i] = (struct okv_layer_schema){i, 1, {FRAGMENT}};
 	engine = kv_engine_embedded(640u << 20, 0);
@@ -156,6 +160,52 @@ START_TEST(s14_fragments_behind_a_long_queue)
 	gpu_gate_open(gate);
 	ck_assert_int_eq(gpu_finish(op, NULL), 0);
 	is_restored(1);
+	gpu_ok(cudaFree(scratch));
+	okv_lease_release(lease);
+}
+END_TEST
+
+/* The GPU's queues are few, 8 for the streams of a process unless it asks for more, and a stream
+ * that waits keeps one. An operation behind a stream has three, and a look at how long kernels wait
+ * may have one: what else there is goes on in the others. */
+START_TEST(s14_a_waiting_operation_leaves_queues_to_others)
+{
+	struct okv_lease *lease = stored(1, 1);
+	struct okv_layer_event list[FRAGMENT_LAYERS];
+	struct gpu_with with = {.streams = &busy,
+				.stream_count = 1,
+				.events = list,
+				.event_count = FRAGMENT_LAYERS};
+	cudaStream_t others[OTHER_STREAMS];
+	struct okv_op *op;
+	void *scratch;
+	gpu_ok(cudaMalloc(&scratch, 4096));
+	for (uint32_t i = 0; i < FRAGMENT_LAYERS; i++) {
+		cudaEvent_t event;
+		gpu_ok(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+		list[i] = (struct okv_layer_event){.layer = i, .event = event};
+	}
+	for (uint32_t i = 0; i < OTHER_STREAMS; i++)
+		gpu_ok(cudaStreamCreateWithFlags(&others[i], cudaStreamNonBlocking));
+	restored_before(lease);
+	long_queue(scratch);
+	kv_ok(gpu_restore_start(&kv, lease, &target, 1, &with, &op, kv_err));
+	ck_assert_int_eq(okv_op_wait_enqueued(op, 0, GPU_WAIT_MS), 0);
+	/* All but the last one stand still as well. */
+	for (uint32_t i = 0; i < OTHER_STREAMS; i++) {
+		if (i + 1 < OTHER_STREAMS)
+			gpu_gate_close(others[i]);
+		gpu_ok(cudaMemsetAsync(scratch, 0, 4096, others[i]));
+	}
+	gpu_stream_ends(others[OTHER_STREAMS - 1]);
+	gpu_stream_busy(busy);
+	gpu_gates_open();
+	ck_assert_int_eq(gpu_finish(op, NULL), 0);
+	is_restored(1);
+	for (uint32_t i = 0; i < OTHER_STREAMS; i++)
+		gpu_ok(cudaStreamDestroy(others[i]));
+	for (uint32_t i = 0; i < FRAGMENT_LAYERS; i++)
+		gpu_ok(cudaEventDestroy(list[i].event));
 	gpu_ok(cudaFree(scratch));
 	okv_lease_release(lease);
 }
@@ -368,6 +418,7 @@ static int run(const char *path)
 	TCase *fragments = tcase_create("fragments"), *memory = tcase_create("memory");
 	tcase_add_checked_fixture(fragments, fragments_setup, close_all);
 	tcase_add_test(fragments, s14_fragments_behind_a_long_queue);
+	tcase_add_test(fragments, s14_a_waiting_operation_leaves_queues_to_others);
 	tcase_add_test(fragments, s14_fragments_to_publish_behind_a_long_queue);
 	suite_add_tcase(suite, fragments);
 	tcase_add_checked_fixture(memory, mapped_setup, mapped_teardown);
