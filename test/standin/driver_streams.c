@@ -27,8 +27,12 @@ struct copy {
 	size_t width, height, device_pitch, host_pitch;
 };
 
+struct channel;
+
 struct work {
 	struct work *next;
+	struct channel *channel; /* NULL: it is in none */
+	struct work *behind;	 /* in it */
 	enum what what;
 	struct copy copy;
 	struct point *point;
@@ -38,8 +42,15 @@ struct work {
 	struct oki_gather *gather;
 };
 
+/* Work that has not begun, of all streams that share it. */
+struct channel {
+	struct work *first, **last;
+	uint32_t streams; /* that have work in it */
+};
+
 struct CUstream_st {
 	CUstream next;
+	struct channel *channel; /* while it has work */
 	pthread_t thread;
 	pthread_cond_t more;	    /* work, or the end */
 	struct work *first, **last; /* the first one is being done */
@@ -53,6 +64,8 @@ static CUstream streams, null_stream;
 static uint32_t pending, launches; /* work in all queues */
 static uint32_t settling;	   /* who waits in standin_settle() */
 static enum standin_held held;
+static struct channel channels[STANDIN_CHANNELS];
+static uint32_t channel_count, channel_turn;
 
 /* ---- work; with standin_lock held unless it says otherwise ---- */
 
@@ -79,6 +92,8 @@ static void do_copy(const struct copy *c)
 static bool is_stuck(const struct work *work)
 {
 	const uint32_t *counter;
+	if (work->channel && work->channel->first != work)
+		return true;
 	switch (work->what) {
 	case WAIT_EVENT: return !work->point->reached;
 	case WAIT_VALUE:
@@ -92,6 +107,53 @@ static bool is_stuck(const struct work *work)
 	return false;
 }
 
+/* One that no stream uses, if there is one; otherwise each in turn. */
+static struct channel *channel_find(void)
+{
+	for (uint32_t i = 0; i < channel_count; i++)
+		if (channels[i].streams == 0)
+			return &channels[i];
+	return &channels[channel_turn++ % channel_count];
+}
+
+static void channel_enter(CUstream stream, struct work *work)
+{
+	if (channel_count == 0 || stream->prompt)
+		return;
+	if (!stream->first) {
+		stream->channel = channel_find();
+		stream->channel->streams++;
+	}
+	work->channel = stream->channel;
+	*work->channel->last = work;
+	work->channel->last = &work->behind;
+}
+
+/* It begins. */
+static void channel_leave(struct work *work)
+{
+	struct channel *channel = work->channel;
+	if (!channel)
+		return;
+	channel->first = work->behind;
+	if (!channel->first)
+		channel->last = &channel->first;
+	pthread_cond_broadcast(&standin_changed);
+}
+
+void standin_channels(uint32_t count)
+{
+	pthread_mutex_lock(&standin_lock);
+	if (count > STANDIN_CHANNELS)
+		standin_stop("%u hardware queues", count);
+	while (pending)
+		pthread_cond_wait(&standin_changed, &standin_lock);
+	for (uint32_t i = 0; i < count; i++)
+		channels[i] = (struct channel){.last = &channels[i].first};
+	channel_count = count;
+	pthread_mutex_unlock(&standin_lock);
+}
+
 static void do_work(CUstream stream, struct work *work)
 {
 	pthread_mutex_unlock(&standin_lock);
@@ -100,6 +162,7 @@ static void do_work(CUstream stream, struct work *work)
 	pthread_mutex_lock(&standin_lock);
 	while (is_stuck(work))
 		pthread_cond_wait(&standin_changed, &standin_lock);
+	channel_leave(work);
 	if (work->what == RECORD)
 		work->point->reached = true;
 	if (work->what != COPY && work->what != LAUNCH)
@@ -127,8 +190,12 @@ static void *stream_main(void *arg)
 		pending--;
 		stream->launches -= work->what == LAUNCH;
 		launches -= work->what == LAUNCH;
-		if (!stream->first)
+		if (!stream->first) {
 			stream->last = &stream->first;
+			if (stream->channel)
+				stream->channel->streams--;
+			stream->channel = NULL;
+		}
 		if (!stream->first || work->what == RECORD || settling)
 			pthread_cond_broadcast(&standin_changed);
 		point_drop(work->point);
@@ -226,6 +293,7 @@ static CUresult push(CUstream stream, struct work *work, uint32_t *counted)
 	queue->launches += work->what == LAUNCH;
 	launches += work->what == LAUNCH;
 	pending++;
+	channel_enter(queue, work);
 	*queue->last = work;
 	queue->last = &work->next;
 	pthread_cond_signal(&queue->more);

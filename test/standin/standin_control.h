@@ -59,6 +59,15 @@ struct standin_gate;
 struct standin_gate *standin_gate_close(CUstream stream);
 void standin_gate_open(struct standin_gate *gate);
 
+/*
+ * A GPU has few hardware queues for streams: `count` from now on, up to STANDIN_CHANNELS, 0 for one
+ * each. A stream that gets work takes a free one, else shares one until it has none left; in a
+ * queue nothing begins before what was asked for earlier. A test's own streams are in none of them.
+ * Waits until no stream has work.
+ */
+#define STANDIN_CHANNELS 32
+void standin_channels(uint32_t count);
+
 /* From now on no launch begins, or no copy of registered memory; those that have begun must have
  * ended. */
 enum standin_held { STANDIN_NOTHING, STANDIN_LAUNCHES, STANDIN_COPIES };
@@ -81,6 +90,8 @@ uint32_t standin_settle(void);
 	CALL(standin_gate_close)   \
 	CALL(standin_gate_open)    \
 	CALL(standin_see)          \
-	CALL(standin_hold) CALL(standin_settle)
+	CALL(standin_channels)     \
+	CALL(standin_hold)         \
+	CALL(standin_settle)
 
 #endif
