@@ -89,6 +89,10 @@ static struct okv_engine *new_engine(const struct okv_engine_options *opts)
 	struct okv_engine *e = calloc(1, sizeof(*e));
 	if (!e)
 		return NULL;
+	if (!oki_area_init(&e->area, OKW_REQUEST_AREA_BYTES, OKW_REQUEST_ALIGN, OKW_RECORDS)) {
+		free(e);
+		return NULL;
+	}
 	atomic_init(&e->refs, 1);
 	e->fork_generation = atomic_load(&fork_generation);
 	e->options = *opts;
@@ -108,7 +112,6 @@ static struct okv_engine *new_engine(const struct okv_engine_options *opts)
 	e->free_count = OKW_RECORDS;
 	for (uint32_t i = 0; i < OKW_RECORDS; i++)
 		e->free_records[i] = (uint16_t)(OKW_RECORDS - 1 - i);
-	oki_area_init(&e->area, OKW_REQUEST_AREA_BYTES, OKW_REQUEST_ALIGN);
 	return e;
 }
 

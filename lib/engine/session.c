@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -71,6 +72,19 @@ static void drain_fd(int fd)
 		;
 }
 
+/* The kernel has no memory to wait with, or so it says: go on without, but not at full speed. */
+static void rest_a_little(void)
+{
+	const struct timespec ms = {.tv_nsec = 1000000};
+	nanosleep(&ms, NULL);
+}
+
+static bool is_kicked(const struct okv_engine *e)
+{
+	uint64_t count;
+	return read(e->kick_fd, &count, sizeof(count)) == (ssize_t)sizeof(count);
+}
+
 static void *session_main(void *arg)
 {
 	struct okv_engine *e = arg;
@@ -87,6 +101,11 @@ static void *session_main(void *arg)
 		int n = poll(fds, 3, -1);
 		oki_bell_awake(bell);
 		atomic_fetch_add_explicit(&e->counters.wakeups, 1, memory_order_relaxed);
+		if (n < 0 && errno != EINTR) {
+			rest_a_little();
+			if (is_kicked(e))
+				return NULL;
+		}
 		if (n < 0)
 			continue;
 		if (fds[0].revents)

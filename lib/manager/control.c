@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 
 #define EVENTS 64
 #define ACCEPTS 16
+#define DEAF_NS 100000000ull
 
 void oki_mgr_conn_close(struct okv_manager *m, struct oki_mgr_conn *conn)
 {
@@ -103,15 +105,49 @@ close_fd:
 	close(fd);
 }
 
+static void listen_for(struct okv_manager *m, uint32_t events)
+{
+	struct epoll_event ev = {.events = events, .data.ptr = &m->listener};
+	epoll_ctl(m->epoll, EPOLL_CTL_MOD, m->listener, &ev);
+}
+
+/* Not even one to turn away: whoever waits stays in the queue. Said once until one is accepted. */
+static void stop_listening(struct okv_manager *m, int os)
+{
+	if (!m->deaf)
+		oki_log(&m->log, OKV_LOG_ERROR, "cannot accept connections: %s",
+			strerrordesc_np(os));
+	m->deaf = true;
+	m->deaf_until_ns = oki_now_ns() + DEAF_NS;
+	listen_for(m, 0);
+}
+
+/* ret_next: when to come again, if that is sooner. */
+static void listen_again(struct okv_manager *m, uint64_t *ret_next)
+{
+	if (!m->deaf_until_ns)
+		return;
+	if (oki_now_ns() >= m->deaf_until_ns) {
+		m->deaf_until_ns = 0;
+		listen_for(m, EPOLLIN);
+	} else if (m->deaf_until_ns < *ret_next) {
+		*ret_next = m->deaf_until_ns;
+	}
+}
+
 /* Without a descriptor to accept with, the queue would keep the listener readable for ever. */
 static void turn_away(struct okv_manager *m)
 {
 	oki_fd_close(&m->spare);
 	int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC);
+	int os = errno;
 	if (fd >= 0)
 		close(fd);
 	m->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	oki_log(&m->log, OKV_LOG_ERROR, "out of descriptors: turned a connection away");
+	if (fd >= 0)
+		oki_log(&m->log, OKV_LOG_ERROR, "out of descriptors: turned a connection away");
+	else if (os != EAGAIN)
+		stop_listening(m, os);
 }
 
 static void accept_some(struct okv_manager *m)
@@ -119,6 +155,7 @@ static void accept_some(struct okv_manager *m)
 	for (int i = 0; i < ACCEPTS; i++) {
 		int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd >= 0) {
+			m->deaf = false;
 			add_conn(m, fd);
 			continue;
 		}
@@ -251,6 +288,7 @@ static int serve(struct okv_manager *m, struct okv_error *err)
 		if (stops && !atomic_load(&m->open_ops))
 			return 0;
 		expire_strangers(m, &deadline);
+		listen_again(m, &deadline);
 		wait_and_handle(m, deadline);
 	}
 }

@@ -13,6 +13,8 @@
 #include "base/thread.h"
 #include "base/fd.h"
 
+#define UNWATCHED_MS 10
+
 /*
  * Every eventfd here is watched edge-triggered and never read: a write is an edge whatever the
  * count, so one eventfd wakes both loops that watch it and neither steals the other's signal.
@@ -103,9 +105,10 @@ void oki_mgr_loop_refresh(struct oki_mgr_loop *loop)
 	for (uint32_t k = 0; k < count; k++)
 		if (!listed(loop->sessions, loop->count, next[k]) &&
 		    watch(loop->epoll, next[k]->channel.manager_bell)) {
-			/* Its records are still re-read as long as other sessions wake the loop. */
-			oki_log(&m->log, OKV_LOG_ERROR, "session %u: cannot watch its bell: %s",
+			oki_log(&m->log, OKV_LOG_ERROR,
+				"session %u: cannot watch its bell, so it is looked at often: %s",
 				next[k]->slot, strerror(errno));
+			loop->unwatched = true;
 		}
 	/* A lost peer must not wake anyone any more: what is left of it is re-read at intervals. */
 	for (uint32_t k = 0; k < count; k++)
@@ -150,6 +153,20 @@ static bool declare(struct oki_mgr_loop *loop)
 	return true;
 }
 
+/* The limit that a session found reached may be another process's, and over any time. */
+static void watch_again(struct oki_mgr_loop *loop)
+{
+	if (!loop->unwatched)
+		return;
+	loop->unwatched = false;
+	for (uint32_t k = 0; k < loop->count; k++) {
+		const struct oki_mgr_session *s = loop->sessions[k];
+		if (!atomic_load(&s->lost) && watch(loop->epoll, s->channel.manager_bell) &&
+		    errno != EEXIST)
+			loop->unwatched = true;
+	}
+}
+
 static bool may_sleep(const struct oki_mgr_loop *loop)
 {
 	const struct okv_manager *m = loop->manager;
@@ -175,9 +192,13 @@ bool oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns)
 	struct okv_manager *m = loop->manager;
 	bool called = true;
 
+	watch_again(loop);
 	if (declare(loop) && may_sleep(loop)) {
 		struct epoll_event events[8];
 		int timeout = timeout_ms(deadline_ns);
+
+		if (loop->unwatched && (timeout < 0 || timeout > UNWATCHED_MS))
+			timeout = UNWATCHED_MS;
 
 		oki_index_thread_offline();
 		called = epoll_wait(loop->epoll, events, 8, timeout) > 0;

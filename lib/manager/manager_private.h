@@ -155,6 +155,7 @@ struct oki_mgr_loop {
 	uint32_t index;
 	int epoll;
 	int wake;
+	bool unwatched;	  /* some session's bell is not in epoll: there was no room */
 	uint64_t version; /* of the session table, as listed below */
 	uint32_t count;
 	struct oki_mgr_session *sessions[OKW_MAX_SESSIONS];
@@ -206,8 +207,10 @@ struct okv_manager {
 	uint32_t strangers;
 
 	int listener;
-	int listen_dir;	   /* the socket's directory, -1: not listening */
-	char *listen_name; /* its name in there */
+	bool deaf;		/* since it could not accept */
+	uint64_t deaf_until_ns; /* not asked for connections until then; 0: it is */
+	int listen_dir;		/* the socket's directory, -1: not listening */
+	char *listen_name;	/* its name in there */
 	uint64_t listen_device;
 	uint64_t listen_inode;
 

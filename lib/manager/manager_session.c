@@ -80,9 +80,14 @@ int oki_mgr_session_create(struct okv_manager *m, const struct oki_mgr_conn *con
 		rc = oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "getrandom");
 		goto free_session;
 	}
+	/* An operation offers two parts at a time. */
+	if (!oki_area_init(&s->bank, OKW_PLAN_BANK_BYTES, OKW_REQUEST_ALIGN, 2 * OKW_RECORDS)) {
+		rc = oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for a session");
+		goto free_session;
+	}
 	rc = oki_channel_create(&s->channel, m->epoch, s->token, slot, err);
 	if (rc)
-		goto free_session;
+		goto free_bank;
 	s->manager = m;
 	atomic_init(&s->refs, 1);
 	s->slot = slot;
@@ -94,10 +99,11 @@ int oki_mgr_session_create(struct okv_manager *m, const struct oki_mgr_conn *con
 	pthread_mutex_init(&s->lock, NULL);
 	s->sock = conn->fd;
 	s->waiting_first = s->waiting_last = OKI_MGR_NONE;
-	oki_area_init(&s->bank, OKW_PLAN_BANK_BYTES, OKW_REQUEST_ALIGN);
 	*ret_session = s;
 	return 0;
 
+free_bank:
+	oki_area_fini(&s->bank);
 free_session:
 	free(s);
 	return rc;

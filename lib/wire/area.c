@@ -6,9 +6,11 @@
 
 #include "base/error.h"
 
-void oki_area_init(struct oki_area *area, uint32_t bytes, uint32_t align)
+bool oki_area_init(struct oki_area *area, uint32_t bytes, uint32_t align, uint32_t most)
 {
-	*area = (struct oki_area){.bytes = bytes, .align = align};
+	*area = (struct oki_area){.bytes = bytes, .align = align, .capacity = most};
+	area->used = calloc(most, sizeof(*area->used));
+	return area->used;
 }
 
 void oki_area_fini(struct oki_area *area)
@@ -17,23 +19,12 @@ void oki_area_fini(struct oki_area *area)
 	*area = (struct oki_area){0};
 }
 
-static bool grow(struct oki_area *area)
-{
-	uint32_t capacity = area->capacity ? area->capacity * 2 : 16;
-	struct oki_area_extent *used = realloc(area->used, capacity * sizeof(*used));
-	if (!used)
-		return false;
-	area->used = used;
-	area->capacity = capacity;
-	return true;
-}
-
 bool oki_area_take(struct oki_area *area, uint32_t bytes, uint32_t *ret_offset)
 {
 	if (bytes == 0 || bytes > area->bytes)
 		return false;
 	uint32_t rounded = (bytes + area->align - 1) / area->align * area->align;
-	if (rounded > area->bytes || (area->count == area->capacity && !grow(area)))
+	if (rounded > area->bytes || area->count == area->capacity)
 		return false;
 	uint32_t at = 0, i = 0;
 	for (; i < area->count; i++) {

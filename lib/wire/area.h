@@ -19,10 +19,12 @@ struct oki_area {
 	struct oki_area_extent *used; /* owned; ascending */
 };
 
-void oki_area_init(struct oki_area *area, uint32_t bytes, uint32_t align);
+/* Room for so many extents from the start: who waits for one to be given back must not wait for
+ * memory. False: no memory. */
+bool oki_area_init(struct oki_area *area, uint32_t bytes, uint32_t align, uint32_t most);
 void oki_area_fini(struct oki_area *area);
 
-/* False: no gap is long enough now (or no memory for bookkeeping). bytes > 0. */
+/* False: no gap is long enough now, or there are `most` of them. bytes > 0. */
 bool oki_area_take(struct oki_area *area, uint32_t bytes, uint32_t *ret_offset);
 /* Give back the extent that starts at offset; it must be one that was taken. */
 void oki_area_give(struct oki_area *area, uint32_t offset);
