@@ -316,6 +316,9 @@ CUresult oki_cuda_join(struct oki_stream *stream)
 	CUresult result = CUDA_SUCCESS;
 	if (stream->side_open)
 		result = follow(stream, stream->stream, stream->side);
+	/* Then it has waited for the lane as well. */
+	if (result == CUDA_SUCCESS && stream->side_open && stream->side_last)
+		stream->lane_open = false;
 	stream->side_open &= result != CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS && stream->lane_open)
 		result = follow(stream, stream->stream, stream->lane);
@@ -329,6 +332,7 @@ CUresult oki_cuda_record(struct oki_stream *stream, CUevent event)
 	CUresult result = CUDA_SUCCESS;
 	if (!stream->side_open && !stream->lane_open)
 		return api->event_record(event, stream->stream);
+	stream->side_open = true;
 	if (!stream->side_last) {
 		result = follow(stream, stream->side, stream->stream);
 		if (result == CUDA_SUCCESS && stream->lane_open)

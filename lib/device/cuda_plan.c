@@ -146,7 +146,7 @@ void oki_cuda_plans_forget(struct oki_stream *stream)
 	}
 	stream->stretches = 0;
 	stream->pending.count = 0;
-	stream->side_open = stream->lane_open = false;
+	stream->side_open = stream->lane_open = stream->side_last = false;
 }
 
 struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct oki_run *runs,

@@ -114,6 +114,19 @@ static int copy_engines(const struct job *j, CUstream stream, uint32_t first, ui
 			     share->run_count, j->err);
 }
 
+/* What an earlier part has of the same layers comes before. Beside kernels of this part in the side
+ * stream, or every second kernel would wait for these copies. */
+static CUresult engines_queue(struct oki_stream *stream, struct oki_cuda_plan *plan,
+			      CUstream *ret_queue)
+{
+	bool beside = plan && stream->kernels > 0 && stream->counters;
+	*ret_queue = beside ? stream->side : stream->stream;
+	if (!beside)
+		return oki_cuda_join(stream);
+	stream->side_open = true;
+	return oki_cuda_plan_fork(stream, plan);
+}
+
 /* One stretch of one group, so that the caller hears of its layers before the next one is
  * submitted. */
 static int by_engines(const struct job *j, uint32_t layer_count)
@@ -126,14 +139,14 @@ static int by_engines(const struct job *j, uint32_t layer_count)
 	j->stream->stretches++;
 	const struct group *group = &j->groups[j->group[0]];
 	const struct share all = {group->runs, group->run_count, group->rows};
-	/* What an earlier part has of these layers comes before their events. */
-	CUresult result = oki_cuda_join(j->stream);
+	CUstream queue;
+	CUresult result = engines_queue(j->stream, group->plan, &queue);
 	if (result != CUDA_SUCCESS)
 		return refused(j, result);
-	int rc = copy_engines(j, j->stream->stream, 0, end, &all);
+	int rc = copy_engines(j, queue, 0, end, &all);
 	if (rc < 0)
 		return rc;
-	result = record(j, j->stream->stream, 0, end);
+	result = record(j, queue, 0, end);
 	return result == CUDA_SUCCESS ? (int)end : refused(j, result);
 }
 

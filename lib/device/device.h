@@ -128,6 +128,7 @@ struct oki_device_ops {
 	int (*copy)(struct oki_stream *stream, enum oki_direction direction,
 		    const struct oki_layer_copy *layers, uint32_t layer_count,
 		    struct okv_error *err);
+	/* Behind everything that was queued, as record(). */
 	int (*record_event)(struct oki_stream *stream, struct CUevent_st *event,
 			    struct okv_error *err);
 
@@ -140,7 +141,7 @@ struct oki_device_ops {
 	/* 1 all work before the record is complete, 0 not yet, negative: OKV_E_COPY (that work
 	 * failed but ended), OKV_E_POISONED (nobody knows whether it ended). */
 	int (*query)(struct oki_mark *mark, struct okv_error *err);
-	/* Did everything queued end, fences included? On any thread. */
+	/* Of a stream that was given fences alone: are these over? On any thread. */
 	bool (*is_idle)(struct oki_stream *stream);
 	/* Block until everything queued in the stream ended; 0, OKV_E_COPY or OKV_E_POISONED. */
 	int (*drain)(struct oki_stream *stream, struct okv_error *err);

@@ -140,22 +140,33 @@ static void next_stretch(const struct oki_worker *w, const struct oki_transfer *
 	st->places[st->count] = end;
 }
 
+/* Layers without bytes wait for nobody: their events stand before all copies of the part. */
+static int record_empty_layers(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)
+{
+	const struct oki_schema *schema = w->config.schema;
+	for (uint32_t at = 0; at < schema->layer_count; at++) {
+		uint32_t layer = schema->by_order[at];
+		if (t->part.runs[schema->layers[layer].group].count || !is_done(w, &t->part, layer))
+			continue;
+		int rc = record_layer(w, t, layer, false, err);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
 /* Copy the first layers of what is left, as many as the device takes at once. */
 static int copy_some(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)
 {
 	const struct oki_schema *schema = w->config.schema;
 	struct oki_submission *part = &t->part;
 	struct stretch st;
-	next_stretch(w, t, &st);
-	/* Layers without bytes wait for nobody: their events stand before these copies. */
-	for (uint32_t at = part->place; at < st.places[st.count]; at++) {
-		uint32_t layer = schema->by_order[at];
-		if (part->runs[schema->layers[layer].group].count || !is_done(w, part, layer))
-			continue;
-		int rc = record_layer(w, t, layer, false, err);
+	if (part->place == 0) {
+		int rc = record_empty_layers(w, t, err);
 		if (rc)
 			return rc;
 	}
+	next_stretch(w, t, &st);
 	int taken = 0;
 	if (st.count)
 		taken = w->ops->copy(t->stream, t->direction, st.layers, st.count, err);

@@ -14,8 +14,11 @@
 static struct {
 	int one, two, batches, entries, first_entries, launches, records, waits, gates;
 	uint32_t gate; /* of the last launch that waited for the one before it */
+	CUstream gated;
 	unsigned blocks;
 	CUstream queue;	       /* of the last launch */
+	CUstream recorded;     /* where an event was recorded last */
+	int stream_waits;      /* for events, by STREAM */
 	CUstream forked;       /* where FORK was recorded last */
 	CUstream side_follows; /* up to there, as SIDE waited for it last */
 	CUstream waiter;       /* the stream of the last wait for an event, and that event */
@@ -202,6 +205,7 @@ static CUresult fake_host_free(void *at)
 static CUresult fake_record(CUevent event, CUstream stream)
 {
 	calls.records++;
+	calls.recorded = stream;
 	if (event == FORK) {
 		calls.forked = stream;
 		return CUDA_SUCCESS;
@@ -220,6 +224,7 @@ static CUresult fake_wait(CUstream stream, CUevent event, unsigned flags)
 {
 	(void)flags;
 	calls.waits++;
+	calls.stream_waits += stream == STREAM;
 	if (stream == SIDE)
 		calls.side_follows = event == FORK ? calls.forked : NULL;
 	calls.waiter = stream;
@@ -237,6 +242,7 @@ static CUresult fake_wait_value(CUstream stream, CUdeviceptr at, uint32_t value,
 		ck_assert_ptr_ne(stream, SIDE);
 		calls.gates++;
 		calls.gate = value;
+		calls.gated = stream;
 		return CUDA_SUCCESS;
 	}
 	ck_assert_ptr_eq(stream, SIDE);

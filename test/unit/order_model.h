@@ -17,7 +17,7 @@
 
 #define MODEL_LAYERS 24u
 #define MODEL_STEPS 2048u /* of one operation */
-#define RAISES 4u
+#define RAISES 32u
 #define NO_STEP MODEL_STEPS
 
 /* Layer l's pages lie at LAYER_AT(l), tables above all layers. */
@@ -28,7 +28,7 @@
 enum model_stream { MAIN = 1, SIDE, LANE, CALLER_0, CALLER_1, STREAMS };
 #define STREAM(number) ((CUstream)(uintptr_t)((number)*8u))
 
-enum model_event { POINT = 1, FORK, MARK, FIRST_LAYER_EVENT };
+enum model_event { POINT = 1, FORK, MARK, BARE, FIRST_LAYER_EVENT };
 #define EVENTS (FIRST_LAYER_EVENT + MODEL_LAYERS)
 #define EVENT(number) ((CUevent)(uintptr_t)(number))
 #define LAYER_EVENT(layer) EVENT(FIRST_LAYER_EVENT + (layer))
@@ -432,6 +432,9 @@ static CUresult model_record(CUevent event, CUstream stream)
 		return CUDA_ERROR_LAUNCH_FAILED;
 	if (number >= FIRST_LAYER_EVENT)
 		record_layer(number - FIRST_LAYER_EVENT, stream);
+	/* Of a layer without bytes: all that it needs is a mark behind it. */
+	if (number == BARE)
+		past_add(past_of(stream), add_step(stream));
 	model.events[number] = *past_of(stream);
 	model.recorded[number] = true;
 	return CUDA_SUCCESS;

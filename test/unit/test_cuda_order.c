@@ -245,13 +245,19 @@ static uint64_t make_events(uint32_t part, CUevent *ret_events)
 	return wanted;
 }
 
-static bool mark(struct stage *s, const char *when)
+static bool record(struct stage *s, CUevent event)
 {
 	struct okv_error err = {0};
-	if (oki_device_cuda.record_event(&s->stream, EVENT(MARK), &err) < 0) {
-		must(model.refused, "failed though nothing did: %s", err.text);
+	if (oki_device_cuda.record_event(&s->stream, event, &err) == 0)
+		return true;
+	must(model.refused, "failed though nothing did: %s", err.text);
+	return false;
+}
+
+static bool mark(struct stage *s, const char *when)
+{
+	if (!record(s, EVENT(MARK)))
 		return false;
-	}
 	model_check_covered(when);
 	return true;
 }
@@ -264,6 +270,8 @@ static bool copy_part(struct stage *s, uint32_t part)
 	model_start_part();
 	for (uint32_t first = 0, count; first < operation.layers; first += count) {
 		count = layers_together(first);
+		if (below(6) == 0 && !record(s, EVENT(BARE)))
+			return false;
 		if (!copy_some(s, part, first, count, without ? NULL : events + first))
 			return false;
 	}

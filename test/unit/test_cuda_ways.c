@@ -197,6 +197,8 @@ START_TEST(kernels_overlap_at_their_ends)
 		ck_assert_int_eq(calls.gates, (int)n);
 		if (n > 0)
 			ck_assert_uint_eq(calls.gate, before);
+		if (n > 0)
+			ck_assert_ptr_eq(calls.gated, calls.queue);
 		ck_assert_uint_eq(s.stream.counts[0] - before,
 				  calls.blocks * OKI_GATHER_THREADS / 32);
 	}
@@ -256,6 +258,42 @@ START_TEST(never_three_kernels)
 	ck_assert_ptr_eq(queues[1], s.stream.lane);
 	ck_assert_ptr_eq(queues[2], s.stream.stream);
 	ck_assert_ptr_eq(queues[3], s.stream.lane);
+	stage_fini(&s);
+	free(host);
+	free(pages);
+}
+END_TEST
+
+/* A mark is behind all kernels, and none waits for it: it is beside them. */
+START_TEST(marks_hold_up_no_kernel)
+{
+	const CUevent mark = (CUevent)(uintptr_t)3000;
+	struct stage s;
+	stage_init(&s, OKV_COPY_KERNEL, true);
+	stage_counters(&s);
+	uint8_t *host = calloc(16, 64), *pages = calloc(16, 64);
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = 64,
+				    .segment_count = 1,
+				    .page_count = 16,
+				    .segments = {{0, 0, 64}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run run = {
+		.host = host, .host_pitch = 64, .blocks = 16, .page_pitch = 1, .inner = 1};
+	for (int n = 0; n < 6; n++) {
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
+		ck_assert_int_eq(oki_cuda_record(&s.stream, mark), CUDA_SUCCESS);
+		ck_assert_ptr_eq(calls.recorded, n ? SIDE : STREAM);
+		ck_assert_int_eq(calls.stream_waits, 0);
+	}
+	/* Another one has nothing more to follow. */
+	int waits = calls.waits;
+	ck_assert_int_eq(oki_cuda_record(&s.stream, mark), CUDA_SUCCESS);
+	ck_assert_int_eq(calls.waits, waits);
+	/* The stream's next user has nothing beside it. */
+	oki_cuda_plans_forget(&s.stream);
+	ck_assert_int_eq(oki_cuda_record(&s.stream, mark), CUDA_SUCCESS);
+	ck_assert_ptr_eq(calls.recorded, STREAM);
 	stage_fini(&s);
 	free(host);
 	free(pages);
@@ -514,6 +552,42 @@ START_TEST(runs_decide)
 }
 END_TEST
 
+/* Layers of one part by engines and by the kernel in turns: no kernel waits for the engines'
+ * copies, or for the kernel before. */
+START_TEST(engines_and_kernels_in_turns)
+{
+	struct stage s;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	const uint64_t row = 8192;
+	uint8_t *host = calloc(256, row), *pages = calloc(256, row);
+	struct oki_layer_map map = {.base = pages,
+				    .page_stride = row,
+				    .segment_count = 1,
+				    .page_count = 256,
+				    .segments = {{0, 0, row}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run *runs = scattered(host, row, 256);
+	struct oki_run tidy = {
+		.host = host, .host_pitch = row, .blocks = 256, .page_pitch = 1, .inner = 1};
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &tidy, 1);
+	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 256);
+	ck_assert_int_eq(calls.launches, 1);
+	int waits = calls.stream_waits;
+	for (int n = 0; n < 4; n++) {
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &tidy, 1);
+		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 256);
+	}
+	ck_assert_int_eq(calls.launches, 5);
+	ck_assert_int_eq(calls.stream_waits, waits);
+	ck_assert_int_eq(oki_cuda_join(&s.stream), CUDA_SUCCESS);
+	stage_fini(&s);
+	free(runs);
+	free(host);
+	free(pages);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cuda ways to copy");
@@ -527,6 +601,8 @@ int main(void)
 	tcase_add_test(tc, one_table_for_all_layers);
 	tcase_add_test(tc, kernels_overlap_at_their_ends);
 	tcase_add_test(tc, never_three_kernels);
+	tcase_add_test(tc, marks_hold_up_no_kernel);
+	tcase_add_test(tc, engines_and_kernels_in_turns);
 	tcase_add_test(tc, parts_follow_each_other);
 	tcase_add_test(tc, a_late_table_comes_before_its_kernel);
 	tcase_add_test(tc, events_follow_their_layers);
