@@ -104,15 +104,15 @@ struct oki_cuda_pending {
 
 /*
  * `stream` has what an operation starts with, every other kernel, and marks as long as nothing is
- * in the other ones. These start after a point in it (fork), or wait for its kernels: side layer
- * events of a kernel, each behind a wait for the layer's counter, so that one kernel copies many
- * layers and each is ready as soon as it can be; copies beside a kernel, when one call uses both;
- * and marks behind all of them, for which no kernel needs to wait; lane     every second kernel.
- * Each starts when the one before it has begun its last pieces, or at once if that is a short one,
- * so that a model's blocks never get the SMs between two of them, and when the one before that has
- * ended, so that never three are there. A GPU has few queues for the streams of a process, 8 unless
- * it is told otherwise, and a stream that waits keeps one from all others: an operation takes three
- * at most.
+ * in the other ones. These start after a point in it (fork), or wait for its kernels:
+ *   side     layer events of a kernel, each behind a wait for the layer's counter, so that one
+ *            kernel copies many layers and each is ready as soon as it can be; copies by engines
+ *            beside kernels; and marks behind all, for which no kernel needs to wait;
+ *   lane     the other kernels. Each one starts when the one before it has begun its last pieces,
+ *            or at once if that is a short one, so that a model's blocks never get the SMs between
+ *            two of them, and when the one before that has ended, so that never three are there.
+ * A GPU has few queues for the streams of a process, 8 unless it is told otherwise, and a stream
+ * that waits keeps one from all others: an operation takes three at most.
  */
 struct oki_stream {
 	struct oki_device *device;
