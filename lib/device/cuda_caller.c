@@ -74,11 +74,8 @@ static int fence_one(struct oki_stream *stream, CUstream ready, struct okv_error
 	if (result == CUDA_SUCCESS)
 		result = api->stream_query(ready);
 	bool busy = result == CUDA_ERROR_NOT_READY;
-	if (busy) {
-		result = api->event_record(stream->point, ready);
-		if (result == CUDA_SUCCESS)
-			result = api->stream_wait_event(stream->stream, stream->point, 0);
-	}
+	if (busy)
+		result = oki_cuda_follow(stream, stream->stream, ready);
 	if (result == CUDA_SUCCESS)
 		return busy;
 	return oki_cuda_fail(err, OKV_E_INVAL, OKV_STAGE_READY, api, result,

@@ -276,6 +276,9 @@ CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction dire
 			      uint32_t map_count, struct oki_cuda_signal *ret_signals,
 			      uint32_t *ret_signal_count);
 
+/* What is queued from now on in one of its streams, or a caller's, follows what is in another.
+ * Inside a scope. */
+CUresult oki_cuda_follow(struct oki_stream *stream, CUstream later, CUstream earlier);
 /* What is queued from now on in stream->stream follows all of the other two. Inside a scope. */
 CUresult oki_cuda_join(struct oki_stream *stream);
 /* The event follows all that was queued, in whichever of the streams. Inside a scope. */

@@ -304,7 +304,7 @@ CUresult oki_cuda_launch(struct oki_device *device, CUstream stream, struct oki_
 }
 
 /* A wait takes what the event holds at this moment, so one event serves all. */
-static CUresult follow(struct oki_stream *stream, CUstream later, CUstream earlier)
+CUresult oki_cuda_follow(struct oki_stream *stream, CUstream later, CUstream earlier)
 {
 	const struct oki_cuda_api *api = stream->device->api;
 	CUresult result = api->event_record(stream->point, earlier);
@@ -315,13 +315,13 @@ CUresult oki_cuda_join(struct oki_stream *stream)
 {
 	CUresult result = CUDA_SUCCESS;
 	if (stream->side_open)
-		result = follow(stream, stream->stream, stream->side);
+		result = oki_cuda_follow(stream, stream->stream, stream->side);
 	/* Then it has waited for the lane as well. */
 	if (result == CUDA_SUCCESS && stream->side_open && stream->side_last)
 		stream->lane_open = false;
 	stream->side_open &= result != CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS && stream->lane_open)
-		result = follow(stream, stream->stream, stream->lane);
+		result = oki_cuda_follow(stream, stream->stream, stream->lane);
 	stream->lane_open &= result != CUDA_SUCCESS;
 	return result;
 }
@@ -334,9 +334,9 @@ CUresult oki_cuda_record(struct oki_stream *stream, CUevent event)
 		return api->event_record(event, stream->stream);
 	stream->side_open = true;
 	if (!stream->side_last) {
-		result = follow(stream, stream->side, stream->stream);
+		result = oki_cuda_follow(stream, stream->side, stream->stream);
 		if (result == CUDA_SUCCESS && stream->lane_open)
-			result = follow(stream, stream->side, stream->lane);
+			result = oki_cuda_follow(stream, stream->side, stream->lane);
 		stream->side_last = result == CUDA_SUCCESS;
 	}
 	return result == CUDA_SUCCESS ? api->event_record(event, stream->side) : result;

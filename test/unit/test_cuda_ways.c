@@ -175,25 +175,45 @@ START_TEST(one_table_for_all_layers)
 }
 END_TEST
 
+/* Sixteen pages of one layer that lie in a row on both sides. */
+struct pages {
+	uint8_t *host, *memory;
+	struct oki_layer_map map;
+	const struct oki_layer_map *maps[1];
+	struct oki_run run;
+};
+
+static void pages_init(struct pages *p, uint64_t row)
+{
+	p->host = calloc(16, row);
+	p->memory = calloc(16, row);
+	p->map = (struct oki_layer_map){.base = p->memory,
+					.page_stride = row,
+					.segment_count = 1,
+					.page_count = 16,
+					.segments = {{0, 0, row}}};
+	p->maps[0] = &p->map;
+	p->run = (struct oki_run){
+		.host = p->host, .host_pitch = row, .blocks = 16, .page_pitch = 1, .inner = 1};
+}
+
+static void pages_fini(struct pages *p)
+{
+	free(p->host);
+	free(p->memory);
+}
+
 /* The first kernel follows the stream; each later one starts as the one before it ends. */
 START_TEST(kernels_overlap_at_their_ends)
 {
 	struct stage s;
 	stage_init(&s, OKV_COPY_KERNEL, true);
 	stage_counters(&s);
-	const uint64_t row = 256u << 10;
-	uint8_t *host = calloc(16, row), *pages = calloc(16, row);
-	struct oki_layer_map map = {.base = pages,
-				    .page_stride = row,
-				    .segment_count = 1,
-				    .page_count = 16,
-				    .segments = {{0, 0, row}}};
-	const struct oki_layer_map *maps[] = {&map};
-	struct oki_run run = {
-		.host = host, .host_pitch = row, .blocks = 16, .page_pitch = 1, .inner = 1};
+	struct pages p;
+	pages_init(&p, 256u << 10);
 	for (uint32_t n = 0; n < 5; n++) {
 		uint32_t before = s.stream.counts[0];
-		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
+		stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
 		ck_assert_int_eq(calls.gates, (int)n);
 		if (n > 0)
 			ck_assert_uint_eq(calls.gate, before);
@@ -213,18 +233,17 @@ START_TEST(kernels_overlap_at_their_ends)
 	}
 	/* The next user's first kernel follows that user's fences. */
 	oki_cuda_plans_forget(&s.stream);
-	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
+	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
 	ck_assert_int_eq(calls.gates, 4);
 	ck_assert_int_eq(calls.records, 2 + 1);
 	/* After a kernel that is all last pieces no gate is needed. */
-	run.blocks = 2;
+	p.run.blocks = 2;
 	oki_cuda_plans_forget(&s.stream);
 	for (int n = 0; n < 3; n++)
-		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
+		stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
 	ck_assert_int_eq(calls.gates, 4);
 	stage_fini(&s);
-	free(host);
-	free(pages);
+	pages_fini(&p);
 }
 END_TEST
 
@@ -235,19 +254,12 @@ START_TEST(never_three_kernels)
 	struct stage s;
 	stage_init(&s, OKV_COPY_KERNEL, true);
 	stage_counters(&s);
-	uint8_t *host = calloc(16, 64), *pages = calloc(16, 64);
-	struct oki_layer_map map = {.base = pages,
-				    .page_stride = 64,
-				    .segment_count = 1,
-				    .page_count = 16,
-				    .segments = {{0, 0, 64}}};
-	const struct oki_layer_map *maps[] = {&map};
-	struct oki_run run = {
-		.host = host, .host_pitch = 64, .blocks = 16, .page_pitch = 1, .inner = 1};
+	struct pages p;
+	pages_init(&p, 64);
 	uint32_t *tickets[4];
 	CUstream queues[4];
 	for (int n = 0; n < 4; n++) {
-		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
+		stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
 		tickets[n] = calls.tickets;
 		queues[n] = calls.queue;
 	}
@@ -259,8 +271,7 @@ START_TEST(never_three_kernels)
 	ck_assert_ptr_eq(queues[2], s.stream.stream);
 	ck_assert_ptr_eq(queues[3], s.stream.lane);
 	stage_fini(&s);
-	free(host);
-	free(pages);
+	pages_fini(&p);
 }
 END_TEST
 
@@ -271,17 +282,10 @@ START_TEST(marks_hold_up_no_kernel)
 	struct stage s;
 	stage_init(&s, OKV_COPY_KERNEL, true);
 	stage_counters(&s);
-	uint8_t *host = calloc(16, 64), *pages = calloc(16, 64);
-	struct oki_layer_map map = {.base = pages,
-				    .page_stride = 64,
-				    .segment_count = 1,
-				    .page_count = 16,
-				    .segments = {{0, 0, 64}}};
-	const struct oki_layer_map *maps[] = {&map};
-	struct oki_run run = {
-		.host = host, .host_pitch = 64, .blocks = 16, .page_pitch = 1, .inner = 1};
+	struct pages p;
+	pages_init(&p, 64);
 	for (int n = 0; n < 6; n++) {
-		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &run, 1);
+		stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
 		ck_assert_int_eq(oki_cuda_record(&s.stream, mark), CUDA_SUCCESS);
 		ck_assert_ptr_eq(calls.recorded, n ? SIDE : STREAM);
 		ck_assert_int_eq(calls.stream_waits, 0);
@@ -295,8 +299,7 @@ START_TEST(marks_hold_up_no_kernel)
 	ck_assert_int_eq(oki_cuda_record(&s.stream, mark), CUDA_SUCCESS);
 	ck_assert_ptr_eq(calls.recorded, STREAM);
 	stage_fini(&s);
-	free(host);
-	free(pages);
+	pages_fini(&p);
 }
 END_TEST
 
