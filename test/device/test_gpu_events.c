@@ -103,6 +103,8 @@ START_TEST(sources_read_lets_the_next_writer_in)
 	cs.seq = 150;
 	gpu_ok(cudaStreamSynchronize(cs.a));
 	gpu_gate_open(case_writer(cs.a));
+	/* Memcheck reads what kernels left when their stream is asked, and waits for a held one. */
+	gpu_ok(cudaDeviceSynchronize());
 	struct gpu_gate *old = gpu_gate_close(cs.b);
 	gpu_ok(cudaEventRecord(cs.events[0], cs.b));
 	gpu_event_busy(cs.events[0]);

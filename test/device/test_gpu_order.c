@@ -150,6 +150,8 @@ static void one_is_held(int place, cudaStream_t last)
 	list[place] = cs.a;
 	gpu_kv_image(&cs.kv, CASE_OLD, 0, NULL, 0);
 	gpu_kv_upload(&cs.kv);
+	/* Memcheck reads what kernels left when their stream is asked, and waits for a held one. */
+	gpu_ok(cudaDeviceSynchronize());
 	struct gpu_gate *gate = gpu_gate_close(cs.a), *other = gpu_gate_close(cs.b);
 	kv_ok(gpu_publish_start(&cs.kv, cs.seq, &cs.source, 1, &with, &op, kv_err));
 	gpu_gate_open(other);
