@@ -65,6 +65,7 @@ static struct {
 	struct past events[EVENTS];
 	bool recorded[EVENTS];
 	struct past fences;
+	struct past waited; /* for, by the thread itself */
 	struct past kernels;
 	struct past copies[MODEL_LAYERS];  /* of each layer */
 	struct past earlier[MODEL_LAYERS]; /* those of earlier parts */
@@ -86,7 +87,7 @@ static struct {
 	uint32_t engine_copies, side_copies, stacked_copies, tables;
 	uint32_t kernels, joint_kernels, lane_kernels, overlaps, gates, counter_waits, layer_events;
 	uint32_t calls[3]; /* by enum oki_cuda_way */
-	uint32_t cut_calls, failed_operations, operations_without_counters;
+	uint32_t cut_calls, failed_operations, drains, operations_without_counters;
 } seen;
 
 __attribute__((format(printf, 2, 3))) static void must(bool holds, const char *format, ...)
@@ -153,6 +154,7 @@ static void model_start_operation(void)
 	memset(model.events, 0, sizeof(model.events));
 	memset(model.copies, 0, sizeof(model.copies));
 	memset(&model.fences, 0, sizeof(model.fences));
+	memset(&model.waited, 0, sizeof(model.waited));
 	memset(&model.kernels, 0, sizeof(model.kernels));
 	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS; i++)
 		for (uint32_t k = 0; k < RAISES; k++)
@@ -169,13 +171,12 @@ static void model_start_part(void)
 	memcpy(model.earlier, model.copies, sizeof(model.earlier));
 }
 
-/* The mark recorded now covers everything. */
-static void model_check_covered(const char *when)
+static void must_have_all(const struct past *past, const char *what)
 {
 	struct past all;
 	memset(&all, 0xff, sizeof(all));
-	uint32_t step = past_lacks(&model.events[MARK], &all, 0);
-	must(step == NO_STEP, "%s the mark does not follow step %u", when, step);
+	uint32_t step = past_lacks(past, &all, 0);
+	must(step == NO_STEP, "%s does not follow step %u", what, step);
 }
 
 /* Of every call that queues something. */
@@ -475,128 +476,10 @@ static CUresult model_wait_value(CUstream stream, CUdeviceptr at, uint32_t value
 	return CUDA_SUCCESS;
 }
 
-/* ---- callers' streams, memory ---- */
-
-static CUresult model_is_capturing(CUstream stream, CUstreamCaptureStatus *ret_status)
+static CUresult model_synchronize(CUstream stream)
 {
-	(void)stream;
-	*ret_status = CU_STREAM_CAPTURE_STATUS_NONE;
+	past_join(&model.waited, past_of(stream));
 	return CUDA_SUCCESS;
-}
-
-static CUresult model_context(CUstream stream, CUcontext *ret_context)
-{
-	(void)stream;
-	*ret_context = NULL;
-	return CUDA_SUCCESS;
-}
-
-static CUresult model_query(CUstream stream)
-{
-	(void)stream;
-	return CUDA_ERROR_NOT_READY;
-}
-
-static CUresult model_alloc(CUdeviceptr *ret_at, size_t bytes)
-{
-	if (model.no_memory)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*ret_at = TABLES_AT + model.next_table;
-	model.next_table += bytes;
-	return CUDA_SUCCESS;
-}
-
-static CUresult model_free(CUdeviceptr at)
-{
-	(void)at;
-	return CUDA_SUCCESS;
-}
-
-static CUresult model_host_alloc(void **ret_at, size_t bytes, unsigned flags)
-{
-	(void)flags;
-	*ret_at = malloc(bytes);
-	return *ret_at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static CUresult model_host_free(void *at)
-{
-	free(at);
-	return CUDA_SUCCESS;
-}
-
-static CUresult model_register(void *at, size_t bytes, unsigned flags)
-{
-	(void)at, (void)bytes, (void)flags;
-	return CUDA_SUCCESS;
-}
-
-static CUresult model_unregister(void *at)
-{
-	(void)at;
-	return CUDA_SUCCESS;
-}
-
-static CUresult model_device_pointer(CUdeviceptr *ret_at, void *at, unsigned flags)
-{
-	(void)flags;
-	*ret_at = (CUdeviceptr)(uintptr_t)at;
-	return CUDA_SUCCESS;
-}
-
-static CUresult model_retain(CUcontext *ret_context, CUdevice device)
-{
-	(void)device;
-	*ret_context = NULL;
-	return CUDA_SUCCESS;
-}
-
-static CUresult model_release(CUdevice device)
-{
-	(void)device;
-	return CUDA_SUCCESS;
-}
-
-static CUresult model_text(CUresult result, const char **ret_text)
-{
-	(void)result;
-	*ret_text = "MODEL";
-	return CUDA_SUCCESS;
-}
-
-/* No context is named: the calling thread counts as attached to it. */
-static struct oki_cuda_api model_api(bool batch)
-{
-	struct oki_cuda_api api = {
-		.copy_to_device = model_to_device,
-		.copy_to_host = model_to_host,
-		.copy_2d = model_2d,
-		.launch = model_launch,
-		.event_record = model_record,
-		.stream_wait_event = model_wait,
-		.stream_wait_value = model_wait_value,
-		.stream_is_capturing = model_is_capturing,
-		.stream_context = model_context,
-		.stream_query = model_query,
-		.memory_alloc = model_alloc,
-		.memory_free = model_free,
-		.host_alloc = model_host_alloc,
-		.host_free = model_host_free,
-		.host_register = model_register,
-		.host_unregister = model_unregister,
-		.host_device_pointer = model_device_pointer,
-		.primary_retain = model_retain,
-		.primary_release = model_release,
-		.error_name = model_text,
-		.error_string = model_text,
-	};
-#if OKI_CUDA_HAS_BATCH
-	if (batch)
-		api.copy_batch = model_batch;
-#else
-	(void)batch;
-#endif
-	return api;
 }
 
 #endif

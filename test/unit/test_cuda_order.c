@@ -9,7 +9,7 @@
 
 #include "support/suite.h"
 #include "test/device/copy_case.h"
-#include "test/unit/order_model.h"
+#include "test/unit/order_driver.h"
 
 #define SEEDS 5000u
 #define GROUPS_MAX 3u
@@ -254,11 +254,11 @@ static bool record(struct stage *s, CUevent event)
 	return false;
 }
 
-static bool mark(struct stage *s, const char *when)
+static bool mark(struct stage *s, const char *what)
 {
 	if (!record(s, EVENT(MARK)))
 		return false;
-	model_check_covered(when);
+	must_have_all(&model.events[MARK], what);
 	return true;
 }
 
@@ -279,7 +279,22 @@ static bool copy_part(struct stage *s, uint32_t part)
 	     (unsigned long long)model.ready, (unsigned long long)wanted);
 	check_counts(s);
 	/* The worker may put its mark behind some parts; behind the last one it does. */
-	return (part + 1 < operation.parts && below(2) == 0) || mark(s, "after a part");
+	return (part + 1 < operation.parts && below(2) == 0) || mark(s, "the mark after a part");
+}
+
+/* What was accepted ends before anyone hears of it: a mark says when, or is refused as well. */
+static void stop(struct stage *s)
+{
+	struct okv_error err = {0};
+	if (below(2)) {
+		must(mark(s, "the mark after a failure"), "no mark");
+		return;
+	}
+	model.refuse_after = 0;
+	must(!mark(s, "a mark that is refused"), "a call was to be refused");
+	must(oki_device_cuda.drain(&s->stream, &err) == 0, "%s", err.text);
+	must_have_all(&model.waited, "the drain");
+	seen.drains++;
 }
 
 /* The stream's user from its fences until the stream is recycled. */
@@ -298,7 +313,7 @@ static void run_operation(struct stage *s)
 		copied = copy_part(s, p);
 	model.refuse_after = -1;
 	if (!copied) {
-		must(mark(s, "after a failure"), "no mark");
+		stop(s);
 		check_counts(s);
 	}
 	seen.failed_operations += !copied;
@@ -324,6 +339,7 @@ static void check_seen(void)
 		ck_assert_uint_gt(seen.calls[way], SEEDS);
 	ck_assert_uint_gt(seen.cut_calls, SEEDS / 10);
 	ck_assert_uint_gt(seen.failed_operations, SEEDS / 10);
+	ck_assert_uint_gt(seen.drains, SEEDS / 20);
 	ck_assert_uint_gt(seen.operations_without_counters, SEEDS / 10);
 }
 
