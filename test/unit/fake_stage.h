@@ -2,6 +2,7 @@
 #ifndef TEST_UNIT_FAKE_STAGE_H
 #define TEST_UNIT_FAKE_STAGE_H
 
+#include "test/device/same_runs.h"
 #include "test/unit/fake_cuda.h"
 
 struct stage {
@@ -56,8 +57,18 @@ static inline void stage_copy_layers(struct stage *s, enum oki_direction directi
 	}
 }
 
+/* All layers have the same runs. */
+static inline void stage_copy(struct stage *s, enum oki_direction direction,
+			      const struct oki_layer_map *const *maps, CUevent const *events,
+			      uint32_t map_count, const struct oki_run *runs, uint32_t run_count)
+{
+	struct oki_layer_copy layers[OKI_JOIN_MAX];
+	same_runs(layers, maps, events, map_count, runs, run_count);
+	stage_copy_layers(s, direction, layers, map_count);
+}
+
 /* Rows of so many blocks, one run each. */
-static struct oki_run *scattered(uint8_t *host, uint64_t block, uint32_t count)
+static inline struct oki_run *scattered(uint8_t *host, uint64_t block, uint32_t count)
 {
 	struct oki_run *runs = calloc(count, sizeof(*runs));
 	for (uint32_t i = 0; i < count; i++)

@@ -1,5 +1,5 @@
-/* By which way layers are copied, the kernel's launches, and the events of layers. No GPU: the
- * driver's calls are replaced by ones that copy at once and count. */
+/* By which way layers are copied, and what follows what. No GPU: the driver's calls are replaced by
+ * ones that copy at once and count. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,18 +11,8 @@
 #include "test/device/copy_case.h"
 #include "test/unit/fake_stage.h"
 #include "support/suite.h"
-#include "test/device/same_runs.h"
 
 #define ROW 4096u
-
-static void stage_copy(struct stage *s, enum oki_direction direction,
-		       const struct oki_layer_map *const *maps, CUevent const *events,
-		       uint32_t map_count, const struct oki_run *runs, uint32_t run_count)
-{
-	struct oki_layer_copy layers[OKI_JOIN_MAX];
-	same_runs(layers, maps, events, map_count, runs, run_count);
-	stage_copy_layers(s, direction, layers, map_count);
-}
 
 /* Every path, both directions, tables that travel with the launch and such that do not. */
 START_TEST(every_path_moves_the_same_bytes)
@@ -378,126 +368,6 @@ START_TEST(a_late_table_comes_before_its_kernel)
 }
 END_TEST
 
-#define EVENT_LAYERS 64u
-
-/* Layers of `bytes` (one row of 16 KiB each, or many), an event each. Returns the launches. */
-static int copy_with_events(struct stage *s, uint32_t rows, uint32_t segments)
-{
-	const uint64_t row = 16384;
-	uint8_t *host = calloc(rows * EVENT_LAYERS, row), *pages = calloc(rows * EVENT_LAYERS, row);
-	struct oki_layer_map layers[EVENT_LAYERS];
-	const struct oki_layer_map *maps[EVENT_LAYERS];
-	CUevent events[EVENT_LAYERS];
-	uint64_t seed = 5;
-	case_noise(&seed, host, rows * EVENT_LAYERS * row);
-	for (uint32_t l = 0; l < EVENT_LAYERS; l++) {
-		layers[l] = (struct oki_layer_map){.base = pages + l * rows * row,
-						   .page_stride = row,
-						   .segment_count = segments,
-						   .page_count = rows};
-		/* Their order on both sides differs, so that none can be joined. */
-		for (uint32_t k = 0; k < segments; k++)
-			layers[l].segments[k] = (struct oki_segment_map){
-				.page_offset = k * (row / segments),
-				.block_offset = l * row + (segments - 1 - k) * (row / segments),
-				.bytes = row / segments};
-		maps[l] = &layers[l];
-		events[l] = (CUevent)(uintptr_t)(l + 1);
-	}
-	struct oki_run run = {.host = host,
-			      .host_pitch = rows > 1 ? EVENT_LAYERS * row : 0,
-			      .blocks = rows,
-			      .page_pitch = rows > 1,
-			      .inner = 1};
-	int launches = calls.launches;
-	calls.columns = calls.columns_waited = calls.events = 0;
-	calls.columns_of_event = s->device.path == OKV_COPY_KERNEL ? segments : 0;
-	stage_copy(s, OKI_TO_PAGES, maps, events, EVENT_LAYERS, &run, 1);
-	/* As before a mark. */
-	ck_assert_int_eq(oki_cuda_join(&s->stream), CUDA_SUCCESS);
-	if (calls.columns_of_event)
-		ck_assert_uint_eq(calls.events, EVENT_LAYERS);
-	for (uint32_t l = 0; l < EVENT_LAYERS; l++)
-		for (uint32_t r = 0; r < rows; r++)
-			for (uint32_t k = 0; k < segments; k++) {
-				const struct oki_segment_map *seg = &layers[l].segments[k];
-				ck_assert(memcmp(layers[l].base + r * row + seg->page_offset,
-						 run.host + r * run.host_pitch + seg->block_offset,
-						 seg->bytes) == 0);
-			}
-	oki_cuda_plans_forget(&s->stream);
-	free(host);
-	free(pages);
-	return calls.launches - launches;
-}
-
-/* One kernel for many layers, and every event behind its own layer's bytes. */
-START_TEST(events_follow_their_layers)
-{
-	struct stage s;
-	stage_init(&s, OKV_COPY_KERNEL, true);
-	stage_counters(&s);
-	/* Again and again, by two launches at a time: they use the same counters. */
-	for (int n = 0; n < 5; n++) {
-		ck_assert_int_eq(copy_with_events(&s, 1, 1), 1);
-		ck_assert_int_eq(copy_with_events(&s, 300, 1), 1);
-		ck_assert_int_eq(copy_with_events(&s, 40, 2), 2);
-	}
-	/* Layers are small and share their waits; large ones have one each. */
-	int waits = calls.waits;
-	copy_with_events(&s, 300, 1);
-	ck_assert_int_eq(calls.waits - waits, 1); /* for the side stream */
-	ck_assert_uint_lt(calls.counters[OKI_CUDA_SIGNAL(0)], 1000);
-	ck_assert_uint_lt(calls.counters[OKI_CUDA_SIGNAL(1)], 1000);
-	ck_assert_uint_lt(calls.counters[OKI_CUDA_TICKETS(0)], UINT32_MAX / 2);
-	stage_fini(&s);
-}
-END_TEST
-
-/* A driver without waits for a value: an event can follow a kernel only. */
-START_TEST(events_without_counters)
-{
-	struct stage s;
-	stage_init(&s, OKV_COPY_KERNEL, true);
-	ck_assert_int_eq(copy_with_events(&s, 300, 1), EVENT_LAYERS);
-	/* 1 MiB of layers end together; the first stretches are shorter. */
-	ck_assert_int_eq(copy_with_events(&s, 1, 1), 3);
-	stage_fini(&s);
-}
-END_TEST
-
-/* More segments than one launch has room for. */
-START_TEST(more_columns_than_one_launch)
-{
-	struct stage s;
-	stage_init(&s, OKV_COPY_KERNEL, true);
-	uint8_t *host = malloc(64 * 8 * 32), *pages = calloc(64, 8 * 64);
-	uint64_t seed = 8;
-	struct oki_layer_map layers[64];
-	const struct oki_layer_map *maps[64];
-	case_noise(&seed, host, 64 * 8 * 32);
-	for (uint32_t l = 0; l < 64; l++) {
-		layers[l] = (struct oki_layer_map){
-			.base = pages + l * 512, .page_stride = 512, .segment_count = 8};
-		for (uint32_t k = 0; k < 8; k++)
-			layers[l].segments[k] = (struct oki_segment_map){
-				.page_offset = k * 64, .block_offset = (l * 8 + k) * 32, 32};
-		maps[l] = &layers[l];
-	}
-	struct oki_run run = {.host = host, .blocks = 1, .inner = 1};
-	stage_counters(&s);
-	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 64, &run, 1);
-	/* A layer's segments stay together. */
-	uint32_t layers_each = OKI_GATHER_COLUMNS / 8;
-	ck_assert_int_eq(calls.launches, (64 + layers_each - 1) / layers_each);
-	for (uint32_t i = 0; i < 64 * 8; i++)
-		ck_assert(memcmp(pages + i * 64, host + i * 32, 32) == 0);
-	stage_fini(&s);
-	free(host);
-	free(pages);
-}
-END_TEST
-
 /* From runs to a choice: a tidy tensor, a shuffled one, one of both kinds. */
 START_TEST(runs_decide)
 {
@@ -608,9 +478,6 @@ int main(void)
 	tcase_add_test(tc, engines_and_kernels_in_turns);
 	tcase_add_test(tc, parts_follow_each_other);
 	tcase_add_test(tc, a_late_table_comes_before_its_kernel);
-	tcase_add_test(tc, events_follow_their_layers);
-	tcase_add_test(tc, events_without_counters);
-	tcase_add_test(tc, more_columns_than_one_launch);
 	tcase_add_test(tc, runs_decide);
 	suite_add_tcase(suite, tc);
 	return kv_suite_run(suite);
