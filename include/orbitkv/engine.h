@@ -21,9 +21,12 @@ struct okv_op;
 struct okv_engine_options {
 	uint32_t size;
 	uint32_t flags;				    /* OKV_ENGINE_* */
-	const char *socket_path;		    /* copied; NULL: default path */
+	const char *socket_path;		    /* copied; NULL: default path; not EMBEDDED */
 	const struct okv_manager_options *embedded; /* copied; NULL: defaults; EMBEDDED only */
-	int32_t connect_timeout_ms; /* for each answer at open and registration; default 5,000 */
+	/* For each answer at open and registration, and how long the end of a binding waits for
+	 * operations that are not granted; default 5,000; < 0 without limit, but 5 s at the end of
+	 * a binding; 0 is refused. */
+	int32_t connect_timeout_ms;
 	/* How long a call or a worker spins before it sleeps, a worker that waits for the Manager
 	 * four times as long; a call that waits for a publish once more when its copies ended;
 	 * 0: never; default 50. */
@@ -42,6 +45,11 @@ OKV_EXPORT void okv_engine_options_init(struct okv_engine_options *opts);
  * several engines, an old one with a lost session among them. Leaves no signal handler. Starts one
  * thread (with an embedded Manager, its threads too); all sleep while nothing is going on. opts may
  * be NULL for the defaults.
+ *
+ * When a copy's end cannot be known (a device error that stays, a driver that takes no more calls)
+ * nobody may ever use its pages again: the library then writes one line to stderr and calls
+ * abort(), or, with OKV_ENGINE_POISON, poisons the engine and keeps the pages until the process
+ * exits.
  *
  * A Manager is believed when it runs as this process's effective user or as root, and no other:
  * whoever answers on the socket decides what a restore writes into the tensors. With
@@ -74,7 +82,9 @@ OKV_EXPORT void okv_engine_close(struct okv_engine *engine);
 OKV_EXPORT int okv_engine_fd(struct okv_engine *engine);
 
 struct okv_completion {
-	struct okv_op *op;  /* the handle okv_*_start() gave; dangling once you released it */
+	/* The handle that okv_*_start() gave, and wrote before this could come; dangling once you
+	 * released it. */
+	struct okv_op *op;
 	uint64_t user_data; /* from the start options */
 	int32_t status;	    /* its final result */
 	uint32_t reserved;

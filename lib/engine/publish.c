@@ -98,7 +98,10 @@ int okv_publish_start(struct okv_binding *binding, const struct okv_publish_opti
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "binding or ret_op is NULL");
 	okv_publish_options_init(&o);
 	int rc = oki_options_take(&o, sizeof(o), opts, "publish", err);
-	if (!rc && (o.flags & ~OKV_OP_NOTIFY || o.reserved))
+	if (!rc && o.reserved)
+		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+			      "publish options: reserved is not 0");
+	if (!rc && o.flags & ~OKV_OP_NOTIFY)
 		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "unknown publish flags 0x%x",
 			      o.flags);
 	if (!rc && binding->ns->engine->options.flags & OKV_ENGINE_RESTORE_ONLY)
@@ -129,8 +132,9 @@ int okv_publish_start(struct okv_binding *binding, const struct okv_publish_opti
 	if (!rc) {
 		write_request(request, &o);
 		struct okw_request head = {.group_count = o.group_count};
-		oki_transfer_go(op, &head, bytes);
+		/* Before its completion may come to another thread. */
 		*ret_op = op;
+		oki_transfer_go(op, &head, bytes);
 	} else if (op) {
 		oki_op_put(op);
 	}

@@ -24,7 +24,8 @@ static int check_range(const struct okv_lease *lease, const struct okv_restore_g
 			continue;
 		if (g->first > hit->count || g->count > hit->count - g->first)
 			return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-					"blocks [%u, %u + %u) of group %u; the lease holds %u",
+					"blocks [%u, %u + %u) of group %u; the lease holds %u, and "
+					"first counts from the first of these",
 					g->first, g->first, g->count, g->group, hit->count);
 		return 0;
 	}
@@ -56,7 +57,10 @@ static int take_groups(struct okv_op *op, const struct okv_lease *lease,
 
 static int check_event(struct okv_op *op, const struct okv_layer_event *e, struct okv_error *err)
 {
-	if (e->layer >= op->layer_count || e->reserved)
+	if (e->reserved)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"event of layer %u: reserved is not 0", e->layer);
+	if (e->layer >= op->layer_count)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "event of layer %u of %u",
 				e->layer, op->layer_count);
 	if (!e->event)
@@ -116,9 +120,11 @@ int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
 		      struct okv_error *err)
 {
 	struct okv_restore_options o;
-	if (!binding || !lease || !ret_op)
+	if (!binding || !ret_op)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "binding or ret_op is NULL");
+	if (!lease)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				"binding, lease or ret_op is NULL");
+				"lease is NULL, as after a lookup that found nothing or peeked");
 	okv_restore_options_init(&o);
 	int rc = oki_options_take(&o, sizeof(o), opts, "restore", err);
 	if (!rc && o.flags & ~(OKV_OP_NOTIFY | OKV_RESTORE_KEEP))
@@ -161,8 +167,9 @@ int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
 			.lease_slot = lease->slot,
 		};
 		memcpy(head.lease_id, lease->id.bytes, sizeof(head.lease_id));
-		oki_transfer_go(op, &head, bytes);
+		/* Before its completion may come to another thread. */
 		*ret_op = op;
+		oki_transfer_go(op, &head, bytes);
 	} else if (op) {
 		oki_op_put(op);
 	}
