@@ -14,6 +14,7 @@
 
 #define MAX_UIDS 64u
 #define EXIT_USAGE 2
+#define MAX_TTL_SECONDS 4000000u /* in a number of milliseconds */
 
 static struct okv_manager *serving;
 static _Atomic int stop_signal;
@@ -34,6 +35,9 @@ static const char usage_text[] =
 	"  --huge-pages      from reserved huge pages, or not at all\n"
 	"  --numa WHICH      auto (nodes with memory and CPUs), off, or a node number; default "
 	"auto\n"
+	"  --lease-ttl SECONDS   leases end when nobody used them for so long; default 600\n"
+	"  --reserve-percent N   share of the memory that all leases may pin; default 75\n"
+	"  --session-percent N   the same for the leases of one engine; default 75\n"
 	"  --allow-uid UID   serve this user's processes too, who is then trusted with every byte\n"
 	"                    of the cache; may be given again. Its engines must trust this user\n"
 	"                    in turn (OKV_ENGINE_TRUST_UID), unless that is root\n"
@@ -104,6 +108,26 @@ static bool parse_numa(const char *text, int32_t *ret_numa)
 	return true;
 }
 
+static bool parse_range(const char *text, unsigned long most, uint32_t *ret_number)
+{
+	unsigned long number;
+
+	if (!parse_number(text, most, &number) || !number)
+		return false;
+	*ret_number = (uint32_t)number;
+	return true;
+}
+
+static bool parse_ttl(const char *text, uint32_t *ret_ms)
+{
+	uint32_t seconds;
+
+	if (!parse_range(text, MAX_TTL_SECONDS, &seconds))
+		return false;
+	*ret_ms = seconds * 1000u;
+	return true;
+}
+
 static bool add_uid(struct arguments *args, const char *text)
 {
 	unsigned long uid;
@@ -115,7 +139,20 @@ static bool add_uid(struct arguments *args, const char *text)
 	return true;
 }
 
-enum option_id { SOCKET = 256, MEMORY, SHARD, HUGE_PAGES, NUMA, ALLOW_UID, JSON, HELP, VERSION };
+enum option_id {
+	SOCKET = 256,
+	MEMORY,
+	SHARD,
+	HUGE_PAGES,
+	NUMA,
+	LEASE_TTL,
+	RESERVE_PERCENT,
+	SESSION_PERCENT,
+	ALLOW_UID,
+	JSON,
+	HELP,
+	VERSION
+};
 
 static const struct option options_serve[] = {
 	{"socket", required_argument, NULL, SOCKET},
@@ -123,6 +160,9 @@ static const struct option options_serve[] = {
 	{"shard", required_argument, NULL, SHARD},
 	{"huge-pages", no_argument, NULL, HUGE_PAGES},
 	{"numa", required_argument, NULL, NUMA},
+	{"lease-ttl", required_argument, NULL, LEASE_TTL},
+	{"reserve-percent", required_argument, NULL, RESERVE_PERCENT},
+	{"session-percent", required_argument, NULL, SESSION_PERCENT},
 	{"allow-uid", required_argument, NULL, ALLOW_UID},
 	{"help", no_argument, NULL, HELP},
 	{"version", no_argument, NULL, VERSION},
@@ -145,6 +185,9 @@ static bool take_option(struct arguments *args, int id, const char *value)
 	case SHARD: return parse_size(value, &args->options.shard_bytes);
 	case HUGE_PAGES: args->options.flags |= OKV_MANAGER_HUGE_PAGES; return true;
 	case NUMA: return parse_numa(value, &args->options.numa);
+	case LEASE_TTL: return parse_ttl(value, &args->options.lease_ttl_ms);
+	case RESERVE_PERCENT: return parse_range(value, 100, &args->options.reserve_percent);
+	case SESSION_PERCENT: return parse_range(value, 100, &args->options.session_percent);
 	case ALLOW_UID: return add_uid(args, value);
 	default: args->json = true; return true;
 	}
@@ -156,6 +199,9 @@ static const char *expected(int id)
 	case MEMORY:
 	case SHARD: return "a size above 0 in bytes, or with K, M, G or T: 512M, 200G";
 	case NUMA: return "auto, off, or a node number up to 4095";
+	case LEASE_TTL: return "1 to 4000000 seconds";
+	case RESERVE_PERCENT:
+	case SESSION_PERCENT: return "1 to 100";
 	default: return "a numeric user id, and no more than 64 of them";
 	}
 }
@@ -175,8 +221,10 @@ static int parse(int argc, char **argv, const struct option *known, struct argum
 			printf("orbitkv-manager %u.%u.%u\n", v >> 16, v >> 8 & 255, v & 255);
 			return 0;
 		}
-		if (id == '?')
+		if (id == '?') {
+			fputs("Try orbitkv-manager --help.\n", stderr);
 			return EXIT_USAGE;
+		}
 		if (!take_option(args, id, optarg)) {
 			fprintf(stderr, "orbitkv-manager: --%s %s: expected %s; see --help\n",
 				known[which].name, optarg, expected(id));
@@ -275,6 +323,10 @@ static int serve(struct arguments *args)
 	args->options.log = log_line;
 	if (isatty(STDERR_FILENO))
 		args->options.progress = show_progress;
+	/* A size without a unit, most likely. */
+	if (args->options.memory_bytes < 1u << 20)
+		log_line(NULL, OKV_LOG_WARN,
+			 "--memory is in bytes, or with K, M, G or T: this is less than one MiB");
 	snprintf(line, sizeof(line), "preparing %llu bytes of memory",
 		 (unsigned long long)args->options.memory_bytes);
 	log_line(NULL, OKV_LOG_INFO, line);

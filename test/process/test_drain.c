@@ -263,6 +263,10 @@ START_TEST(bad_options_are_named_and_exit_with_2)
 		{"--allow-uid", "bob", "allow-uid", "bob"},
 		{"--allow-uid", "-1", "allow-uid", "-1"},
 		{"--memory", "99999999999T", "memory", "T"},
+		{"--lease-ttl", "0", "lease-ttl", "seconds"},
+		{"--lease-ttl", "4000001", "lease-ttl", "seconds"},
+		{"--reserve-percent", "0", "reserve-percent", "1 to 100"},
+		{"--session-percent", "101", "session-percent", "1 to 100"},
 		{"--what", "now", "what", "unrecognized"},
 	};
 	char said[8192];
@@ -275,6 +279,7 @@ START_TEST(bad_options_are_named_and_exit_with_2)
 	ck_assert_int_eq(RUN(said, "serve", "extra"), 2);
 	ck_assert_msg(strstr(said, "extra") != NULL, "%s", said);
 	ck_assert_int_eq(RUN(said, "status", "--memory", "1G"), 2);
+	ck_assert_msg(strstr(said, "--help") != NULL, "%s", said);
 	ck_assert_int_eq(RUN(said, "--help"), 0);
 	ck_assert_msg(strstr(said, "Usage:") && strstr(said, "--memory"), "%s", said);
 	ck_assert_int_eq(RUN(said, "--version"), 0);
@@ -282,6 +287,45 @@ START_TEST(bad_options_are_named_and_exit_with_2)
 	snprintf(version, sizeof(version), "orbitkv-manager %d.%d.%d\n", OKV_VERSION_MAJOR,
 		 OKV_VERSION_MINOR, OKV_VERSION_PATCH);
 	ck_assert_str_eq(said, version);
+}
+END_TEST
+
+/* Half the memory may be pinned, half of that by one engine: 16 of 64 MiB. */
+START_TEST(limits_of_leases_come_from_the_command_line)
+{
+	static const char *const args[] = {"--memory",		"64M", "--numa",      "off",
+					   "--reserve-percent", "50",  "--lease-ttl", "4000000",
+					   "--session-percent", "25",  NULL};
+	const struct kv_shape shape = {.pages = 32, .segment_bytes = 512 << 10};
+	struct kv_manager m;
+	struct kv_rank rank;
+	struct okv_lease *lease;
+	kv_manager_start(&m, args);
+	struct okv_engine *engine = kv_engine_connect(m.socket_path, 0);
+	struct okv_namespace *ns = kv_namespace(engine, &shape);
+	kv_rank_open(&rank, ns, &shape, 0);
+	const uint64_t block = (uint64_t)rank.shape.layers * rank.shape.segments *
+			       rank.shape.segment_bytes * rank.shape.pages_per_block;
+	const uint32_t n = (uint32_t)((40u << 20) / block);
+	ck_assert_int_eq(kv_publish(&rank, 5, 0, n, NULL, NULL), 0);
+	ck_assert_uint_eq(kv_lookup(ns, 5, n, 1, &lease), (16u << 20) / block);
+	okv_lease_release(lease);
+	kv_rank_close(&rank);
+	okv_namespace_close(ns);
+	okv_engine_close(engine);
+	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
+	kv_manager_clean(&m);
+}
+END_TEST
+
+/* A size without a unit; of a Manager that then has no such node. */
+START_TEST(a_tiny_memory_is_pointed_at)
+{
+	char said[8192];
+	ck_assert_int_eq(RUN(said, "--memory", "64", "--numa", "4095"), 1);
+	ck_assert_msg(strstr(said, "--memory is in bytes, or with K, M, G or T"), "%s", said);
+	ck_assert_int_eq(RUN(said, "--memory", "64M", "--numa", "4095"), 1);
+	ck_assert_msg(!strstr(said, "is in bytes"), "%s", said);
 }
 END_TEST
 
@@ -530,6 +574,8 @@ int main(void)
 	tcase_add_test(t, status_says_what_the_library_says);
 	tcase_add_test(t, an_engines_log_and_status_write_the_epoch_alike);
 	tcase_add_test(t, bad_options_are_named_and_exit_with_2);
+	tcase_add_test(t, limits_of_leases_come_from_the_command_line);
+	tcase_add_test(t, a_tiny_memory_is_pointed_at);
 	tcase_add_test(t, defaults_need_no_option);
 	tcase_add_test(t, a_bad_socket_path_is_refused_before_any_memory);
 	tcase_add_test(t, s34_memory_beyond_the_host_is_refused_with_the_numbers);
