@@ -2,11 +2,7 @@
  * [E] A connector's event loop: one thread, one poll(2), many operations at a time, and a cache
  * that may come and go.
  *
- *   event_loop [--socket PATH | --embedded]
- *
- * Every line on standard input is a prompt, one byte a token. What the cache has of it is restored,
- * the rest is computed and published, and a line says so. At the end of input it ends; exit 0:
- * every restored byte was exact. Without a Manager it computes all, and looks for one meanwhile.
+ * `usage` below says what it does.
  */
 #include <poll.h>
 #include <stdbool.h>
@@ -360,6 +356,15 @@ static void run(struct connector *c)
 	}
 }
 
+static const char usage[] =
+	"usage: event_loop [--socket PATH | --embedded] < PROMPTS\n"
+	"\n"
+	"Every line of input is a prompt, one byte a token, 16 tokens a block; what is left of a\n"
+	"block is not cached. What the cache has of a prompt is restored, the rest is computed "
+	"and\n"
+	"published, and a line says so. At the end of input it ends; exit 0: every restored byte\n"
+	"was exact. Without a Manager it computes all, and looks for one meanwhile.\n";
+
 int main(int argc, char **argv)
 {
 	static struct okv_manager_options inside;
@@ -373,8 +378,11 @@ int main(int argc, char **argv)
 	} else if (argc == 2 && !strcmp(argv[1], "--embedded")) {
 		c.options.flags = OKV_ENGINE_EMBEDDED;
 		c.options.embedded = &inside;
+	} else if (argc == 2 && !strcmp(argv[1], "--help")) {
+		fputs(usage, stdout);
+		return 0;
 	} else if (argc != 1) {
-		fprintf(stderr, "usage: event_loop [--socket PATH | --embedded] < PROMPTS\n");
+		fputs(usage, stderr);
 		return 2;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);

@@ -430,19 +430,23 @@ int main(int argc, char **argv)
 		.max_tokens = DEFAULT_TOKENS,
 		.decode = 16,
 	};
-	int option;
+	int option, which = 0;
 
-	while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
+	while ((option = getopt_long(argc, argv, "h", long_options, &which)) != -1) {
 		if (option == 'h') {
 			fputs(help, stdout);
 			return 0;
 		}
 		if (!take_option(&opts, option)) {
+			if (option != '?')
+				fprintf(stderr, "mini_engine: --%s does not take %s\n",
+					long_options[which].name, optarg);
 			fputs(help, stderr);
 			return 2;
 		}
 	}
 	if (optind < argc) {
+		fprintf(stderr, "mini_engine: unexpected argument %s\n", argv[optind]);
 		fputs(help, stderr);
 		return 2;
 	}

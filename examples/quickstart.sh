@@ -13,7 +13,7 @@ Exit 0: the restored run gave bit for bit the same, and the flipped byte was not
   --embedded           no Manager process, all runs in one process
   --device host|cuda   where the engine's KV pages are (default: host); without a GPU: exit 77
   --prompt FILE        text to start from (default: README.md)
-  --max-tokens N       of the prompt (default: 3072; a cold start takes seconds)
+  --max-tokens N       of the prompt, 17 to 4096 (default: 3072; a cold start takes seconds)
   --build DIR          build directory (default: build)
   -v, --verbose        show what each run prints
   -h, --help           this text
@@ -25,12 +25,18 @@ build=$top/build
 prompt=$top/README.md
 embedded=no
 verbose=no
-common=(--decode 16)
+device=host
+tokens=3072
 
 say() { printf '%s\n' "$*"; }
 die() {
 	printf 'quickstart: %s\n' "$*" >&2
 	exit 1
+}
+
+misused() {
+	printf 'quickstart: %s; see --help\n' "$*" >&2
+	exit 2
 }
 
 while [ $# -gt 0 ]; do
@@ -42,22 +48,27 @@ while [ $# -gt 0 ]; do
 	--embedded) embedded=yes ;;
 	-v | --verbose) verbose=yes ;;
 	--device | --prompt | --max-tokens | --build)
-		[ $# -ge 2 ] || die "$1 needs a value"
+		[ $# -ge 2 ] || misused "$1 needs a value"
 		case $1 in
 		--prompt) prompt=$2 ;;
 		--build) build=$2 ;;
-		*) common+=("$1" "$2") ;;
+		--device) device=$2 ;;
+		--max-tokens) tokens=$2 ;;
 		esac
 		shift
 		;;
-	*)
-		help >&2
-		exit 2
-		;;
+	*) misused "$1: no such option" ;;
 	esac
 	shift
 done
-common+=(--prompt "$prompt")
+case $device in
+host | cuda) ;;
+*) misused "--device $device: host or cuda" ;;
+esac
+{ [[ $tokens =~ ^[0-9]{2,4}$ ]] && ((10#$tokens >= 17 && 10#$tokens <= 4096)); } ||
+	misused "--max-tokens $tokens: 17 to 4096"
+[ -r "$prompt" ] || misused "--prompt $prompt: no such file"
+common=(--decode 16 --device "$device" --max-tokens "$tokens" --prompt "$prompt")
 
 dir=$(mktemp -d /tmp/orbitkv-quickstart-XXXXXX)
 socket=$dir/manager.sock

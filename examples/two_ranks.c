@@ -280,6 +280,13 @@ int main(int argc, char **argv)
 		return rank_main((uint32_t)atoi(argv[2]), argv[3], argv[4]);
 	if (argc == 3 && !strcmp(argv[1], "--socket"))
 		return schedule(argv[2], NULL);
+	if (argc == 2 && !strcmp(argv[1], "--help")) {
+		puts("usage: two_ranks [--socket PATH]\n"
+		     "A scheduler looks up once, and two rank processes restore from its lease; "
+		     "without "
+		     "a\nsocket it starts a Manager of its own.");
+		return 0;
+	}
 	if (argc != 1 || readlink("/proc/self/exe", self, sizeof(self) - 1) < 0) {
 		fprintf(stderr, "usage: two_ranks [--socket PATH]\n");
 		return 2;

@@ -10,6 +10,10 @@ sanitize=0
 case "${1-}" in
 '') ;;
 --sanitize) sanitize=1 ;;
+-h | --help)
+	echo "usage: test/run.sh [--sanitize]"
+	exit 0
+	;;
 *)
 	echo "usage: test/run.sh [--sanitize]" >&2
 	exit 2
