@@ -136,7 +136,7 @@ struct okv_layer {
 struct okv_binding_options {
 	uint32_t size;
 	uint32_t device;      /* enum okv_device_kind */
-	int32_t device_index; /* CUDA ordinal */
+	int32_t device_index; /* CUDA ordinal; host: 0 */
 	uint32_t rank_slot;
 	uint32_t layer_count;  /* of all groups, group after group, each in schema order */
 	uint32_t copy_threads; /* host device; 0: one per CPU, at most 8 */
@@ -160,7 +160,9 @@ OKV_EXPORT void okv_binding_options_init(struct okv_binding_options *opts);
  * A block's pages lie one after another in each segment of it, so engines with pages of different
  * lengths share blocks as long as a block's tokens and segment bytes are the same.
  *
- * Owns     shares the layers' memory through their owners until unregistered; returns owned.
+ * Owns     shares the layers' memory through their owners until unregistered; returns owned. The
+ *          memory stays mapped until then, or until okv_binding_quiesce() returned 0: copies to
+ *          pages of a host binding that are gone are a fault of the process.
  * Errors   OKV_E_INVAL, OKV_E_EXISTS (bytes registered already), OKV_E_UNSUPPORTED (no device).
  * Blocks   while arenas are pinned.   Threads any. The current CUDA context is left as it was.
  */

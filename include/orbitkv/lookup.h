@@ -36,7 +36,7 @@ struct okv_lookup_options {
 	const struct okv_keys *groups; /* distinct; block 0 of each is the sequence's start */
 	int32_t timeout_ms; /* for the answer; default 5,000; < 0 without limit, 0: only if
 			     * it comes while the call spins */
-	uint32_t reserved;
+	uint32_t reserved;  /* 0 */
 };
 
 OKV_EXPORT void okv_lookup_options_init(struct okv_lookup_options *opts);
@@ -45,7 +45,7 @@ OKV_EXPORT void okv_lookup_options_init(struct okv_lookup_options *opts);
 struct okv_hit {
 	uint32_t group;
 	uint32_t first; /* 0 for a full group; later for window and state groups */
-	uint32_t count;
+	uint32_t count; /* the lease holds these; okv_restore_group counts from the first one */
 	uint32_t reserved;
 };
 
@@ -66,6 +66,7 @@ struct okv_lookup_result {
  *          be NULL then). okv_lease_release().
  * Errors   OKV_E_AGAIN: the reservation limit leaves nothing, no place for a lease is left, or the
  *          request area is full. OKV_E_TIMEOUT: no answer in time; it changed nothing.
+ *          OKV_E_LIMIT: the shortest prefix is larger than leases may ever pin. A miss is no error.
  * Blocks   for one answer.   Threads any.
  */
 OKV_EXPORT int okv_lookup(struct okv_namespace *ns, const struct okv_lookup_options *opts,

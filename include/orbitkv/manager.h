@@ -22,8 +22,7 @@ struct okv_manager;
 typedef void okv_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
 /**
- * Options. okv_manager_options_init() fills in size and every default; zero in a field of a
- * shorter struct means its default.
+ * Options. okv_manager_options_init() fills in size and every default.
  */
 struct okv_manager_options {
 	uint32_t size;

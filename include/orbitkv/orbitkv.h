@@ -13,7 +13,9 @@
  *
  * Calls return 0 or an OKV_E_… code and may explain it in a struct okv_error. What a ret_…
  * argument points to is written on success only: set handles to NULL before, and what closes them
- * at the end takes whatever came about.
+ * at the end takes whatever came about. Two say more: okv_op_wait() and okv_op_poll() write their
+ * result whenever the operation has ended, okv_engine_poll() its count also with a session that is
+ * lost.
  * Option structs start with their size; fill them with their _init call. A struct of an older
  * header gets defaults for what it lacks; a newer one is accepted when what we do not know is 0.
  * Handles may be released in any order and any state, each exactly once, and not while another

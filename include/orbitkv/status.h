@@ -98,7 +98,8 @@ OKV_EXPORT enum okv_status_group okv_status_group(int status);
 OKV_EXPORT const char *okv_stage_name(int stage);
 
 /**
- * Log callback: one line without a newline. The library itself never prints.
+ * Log callback: one line without a newline. The library itself prints nothing, but for one line on
+ * stderr before it aborts (OKV_ENGINE_POISON).
  * Called from any thread of the library; must not call back into it.
  */
 enum okv_log_level { OKV_LOG_ERROR, OKV_LOG_WARN, OKV_LOG_INFO, OKV_LOG_DEBUG };

@@ -20,14 +20,14 @@ extern "C" {
  */
 struct okv_ready {
 	uint32_t stream_count;
-	uint32_t reserved;
+	uint32_t reserved;		    /* 0 */
 	struct CUstream_st *const *streams; /* a NULL entry is the null stream, a real stream */
 };
 
 /** A CUDA event to record after one layer's last byte is ordered. */
 struct okv_layer_event {
-	uint32_t layer; /* index in the binding's layers */
-	uint32_t reserved;
+	uint32_t layer;		  /* index in the binding's layers */
+	uint32_t reserved;	  /* 0 */
 	struct CUevent_st *event; /* live and used by no other running operation until drained */
 	struct okv_owner owner;
 };
@@ -35,9 +35,11 @@ struct okv_layer_event {
 /** Blocks of one group that go to (restore) or come from (publish) these pages. */
 struct okv_restore_group {
 	uint32_t group;
-	uint32_t first; /* counted from the first block the lease holds of the group */
+	/* Counted from the first block that the lease holds of the group, not as okv_hit.first:
+	 * all that the lookup found of it is first 0, count okv_hit.count. */
+	uint32_t first;
 	uint32_t count;
-	uint32_t reserved;
+	uint32_t reserved; /* 0 */
 	/* count * pages per block (okv_layer), in block order; none twice. So many are read: a
 	 * shorter array cannot be noticed. */
 	const uint32_t *pages;
@@ -61,13 +63,17 @@ OKV_EXPORT void okv_restore_options_init(struct okv_restore_options *opts);
  * Start copying leased blocks into pages of this binding. Zero groups or zero blocks is legal:
  * it completes and every layer becomes ready.
  *
+ * A lookup that found nothing gave no lease: there is nothing to restore then.
+ *
  * Owns     borrows opts (owners are shared until drained); returns owned, okv_op_release().
  *          On 0 a share of the lease is spent when the Manager accepts, unless KEEP; the
  *          operation's result says so if that was refused.
  * Pages    the library's until the operation drained: okv_op_wait() or okv_op_poll() saying so.
  *          A timeout or a cancel is not permission to reuse them.
- * Errors   OKV_E_INVAL (also a page named twice), OKV_E_BUSY (a page or event of another running
- *          operation), OKV_E_CLOSED, OKV_E_AGAIN. Nothing was started. The operation itself may
+ * Errors   OKV_E_INVAL (also a page named twice), OKV_E_LIMIT (above a fixed limit),
+ *          OKV_E_UNSUPPORTED (streams or events on a host binding), OKV_E_BUSY (a page or event of
+ *          another running operation), OKV_E_AGAIN, OKV_E_CLOSED, OKV_E_NOMEM, OKV_E_FORKED,
+ *          OKV_E_SESSION, OKV_E_POISONED. Nothing was started. The operation itself may
  *          also end with OKV_E_AGAIN (too many restores of the device are running) or another
  *          refusal of the Manager: nothing was copied then, and its pages are as they were.
  * Blocks   never.   Threads any.
@@ -82,7 +88,7 @@ OKV_EXPORT int okv_restore_start(struct okv_binding *binding, struct okv_lease *
  * costs hits, never bytes.
  */
 struct okv_publish_group {
-	struct okv_keys keys;	 /* consecutive blocks; group, count, key_bytes, keys */
+	struct okv_keys keys;	 /* consecutive blocks; none twice, which the operation refuses */
 	uint32_t first_position; /* block index of the first key in its sequence */
 	uint32_t tokens;	 /* valid tokens in these blocks: exactly count * block_tokens */
 	const void *parent;	 /* key before the first, keys.key_bytes long; NULL at position 0 */
@@ -93,7 +99,7 @@ struct okv_publish_options {
 	uint32_t size;
 	uint32_t flags; /* OKV_OP_* */
 	uint32_t group_count;
-	uint32_t reserved;
+	uint32_t reserved; /* 0 */
 	const struct okv_publish_group *groups;
 	struct okv_ready ready;
 	/* Recorded behind the last read of the pages, or NULL. A stream may be linked to it after
@@ -108,7 +114,8 @@ OKV_EXPORT void okv_publish_options_init(struct okv_publish_options *opts);
 /**
  * Start storing pages of this binding under keys. Keys already stored or being stored by
  * someone else are skipped; when space runs out the longest head is stored.
- * Contracts as okv_restore_start(); pages are only read.
+ * Contracts as okv_restore_start(), and OKV_E_PERM from an engine that restores only; pages are
+ * only read.
  */
 OKV_EXPORT int okv_publish_start(struct okv_binding *binding,
 				 const struct okv_publish_options *opts, struct okv_op **ret_op,
@@ -152,13 +159,15 @@ OKV_EXPORT int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeo
  */
 OKV_EXPORT int okv_op_wait_layer(struct okv_op *op, uint32_t layer, int timeout_ms);
 /**
- * OKV_E_RUNNING until it ended; then the final status. ret_result may be NULL. For a look now and
+ * OKV_E_RUNNING until it ended; then the final status, and ret_result (may be NULL) is written
+ * whatever that is. For a look now and
  * then: a loop over it takes the CPU that the copy needs; wait, or use okv_engine_fd().
  */
 OKV_EXPORT int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result);
 /**
  * Wait for the end. Restore: drained. Publish: visible to every lookup. Returns the final status,
- * or OKV_E_TIMEOUT with the operation unaffected. ret_result (may be NULL) is written at the end.
+ * or OKV_E_TIMEOUT with the operation unaffected. ret_result (may be NULL) is written
+ * at the end, whatever the status is: its text says why it failed.
  */
 OKV_EXPORT int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result);
 /**

@@ -87,14 +87,14 @@ static int take_path(struct oki_device *device, const struct oki_device_config *
 	if (sms && *sms) {
 		char *end;
 		unsigned long count = strtoul(sms, &end, 10);
-		device->sms = *end || count > OKI_CUDA_MAX_SMS ? 0 : (uint32_t)count;
+		device->sms = *end || count > OKI_MAX_SMS ? 0 : (uint32_t)count;
 	}
 	if (device->path > OKV_COPY_KERNEL)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER, "copy path %u is unknown",
 				device->path);
-	if (device->sms == 0 || device->sms > OKI_CUDA_MAX_SMS)
+	if (device->sms == 0 || device->sms > OKI_MAX_SMS)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
-				"a copy kernel takes 1 to %u SMs", OKI_CUDA_MAX_SMS);
+				"a copy kernel takes 1 to %u SMs", OKI_MAX_SMS);
 	return take_pin_limit(device, err);
 }
 

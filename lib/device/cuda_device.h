@@ -10,7 +10,6 @@
 #include "device/device.h"
 #include "kernels/gather_copy.h"
 
-#define OKI_CUDA_MAX_SMS 64u
 /* Pieces of one launch, counted in 32 bits. With few enough rows no launch has more. */
 #define OKI_CUDA_UNITS_MAX 0x7fffffffu
 #define OKI_CUDA_ROWS_MAX (OKI_CUDA_UNITS_MAX / OKI_GATHER_COLUMNS)

@@ -73,6 +73,7 @@ struct oki_device_config {
 #define OKI_JOIN_MAX 64u
 /* Enough for the rate of the link from 2 KiB fragments up, and little to miss for a model. */
 #define OKI_DEFAULT_SMS 4u
+#define OKI_MAX_SMS 64u
 
 struct oki_device_ops {
 	const char *name;

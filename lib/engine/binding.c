@@ -41,6 +41,16 @@ static int check_options(const struct okv_namespace *ns, const struct okv_bindin
 	if (!oki_device_find(o->device))
 		return oki_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_ARGUMENTS,
 				"device kind %u is unknown", o->device);
+	if (o->device == OKV_DEVICE_HOST && o->device_index)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"the host device has index 0, not %d", o->device_index);
+	if (o->copy_path > OKV_COPY_KERNEL)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "copy path %u is unknown",
+				o->copy_path);
+	if (o->copy_sms > OKI_MAX_SMS)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"copy_sms %u: a copy kernel takes 1 to %u SMs", o->copy_sms,
+				OKI_MAX_SMS);
 	return 0;
 }
 
@@ -331,7 +341,7 @@ static void abandon_unclaimed(struct okv_binding *b)
 		op->cancelled = op->cancelled || !unclaimed;
 		pthread_mutex_unlock(&op->lock);
 		if (unclaimed)
-			oki_op_abandon(op, OKV_E_CANCELLED, "the binding was unregistered");
+			oki_op_abandon(op, OKV_E_CANCELLED, "its binding or engine was closed");
 		else
 			oki_binding_kick(b);
 		oki_op_put(op);

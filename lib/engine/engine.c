@@ -69,6 +69,9 @@ static int take_options(struct okv_engine_options *ret_opts, const struct okv_en
 	if (ret_opts->embedded && !(ret_opts->flags & OKV_ENGINE_EMBEDDED))
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"embedded Manager options without OKV_ENGINE_EMBEDDED");
+	if (ret_opts->socket_path && ret_opts->flags & OKV_ENGINE_EMBEDDED)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"socket_path with OKV_ENGINE_EMBEDDED: nobody would listen there");
 	if (ret_opts->trust_uid && !(ret_opts->flags & OKV_ENGINE_TRUST_UID))
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"trust_uid without OKV_ENGINE_TRUST_UID");

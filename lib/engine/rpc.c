@@ -45,9 +45,10 @@ int oki_rpc_connect(struct okv_engine *engine, const char *socket_path, struct o
 	return 0;
 }
 
-static int reply_error(const struct oki_message *m, struct okv_error *err)
+static int reply_error(const struct oki_message *m, uint32_t kind, struct okv_error *err)
 {
-	return oki_fail(err, oki_peer_status(m->head.status), OKV_STAGE_REGISTER, "%.*s",
+	enum okv_stage stage = kind == OKW_MSG_HELLO ? OKV_STAGE_CONNECT : OKV_STAGE_REGISTER;
+	return oki_fail(err, oki_peer_status(m->head.status), stage, "%.*s",
 			(int)(m->body_bytes < 200 ? m->body_bytes : 200), (const char *)m->body);
 }
 
@@ -63,6 +64,10 @@ static int receive_reply(struct okv_engine *engine, uint32_t serial,
 			left = now < deadline ? (int)((deadline - now + 999999) / 1000000) : 0;
 		}
 		int rc = oki_message_receive(engine->sock, left, ret_message, err);
+		if (rc == OKV_E_TIMEOUT)
+			return oki_fail(err, rc, OKV_STAGE_CONNECT,
+					"the Manager did not answer within %d ms",
+					engine->options.connect_timeout_ms);
 		if (rc)
 			return rc;
 		if (ret_message->head.serial == serial || ret_message->head.kind == OKW_MSG_REFUSED)
@@ -85,7 +90,7 @@ static int call(struct okv_engine *engine, uint32_t kind, uint32_t reply_kind, c
 	if (rc)
 		return rc;
 	if (ret_message->head.status || ret_message->head.kind != reply_kind) {
-		rc = reply_error(ret_message, err);
+		rc = reply_error(ret_message, kind, err);
 		oki_message_fini(ret_message);
 	}
 	return rc;

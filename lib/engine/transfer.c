@@ -155,7 +155,9 @@ int oki_transfer_check_ready(const struct okv_binding *b, const struct okv_ready
 			     bool has_events, struct okv_error *err)
 {
 	const struct oki_device_ops *ops = oki_worker_ops(b->worker);
-	if (ready->reserved || (ready->stream_count && !ready->streams))
+	if (ready->reserved)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "ready: reserved is not 0");
+	if (ready->stream_count && !ready->streams)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "ready: streams is NULL");
 	if (!ops->has_gpu_streams && (ready->stream_count || has_events))
 		return oki_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_ARGUMENTS,

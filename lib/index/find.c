@@ -199,6 +199,12 @@ static int lookup_locked(struct pinning *p, struct okw_lookup_reply *reply, stru
 	oki_usable_probe(index, p->ns, p->ask, index->scratch.rows, p->usable);
 	uint64_t found = oki_usable_best(p->usable, UINT64_MAX);
 	uint64_t tokens = shorten(p, found);
+	if (found && !tokens && !index->pinned_bytes)
+		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_PREPARE,
+				"the shortest prefix exceeds what leases may pin: %llu bytes, "
+				"a session %llu",
+				(unsigned long long)index->reserve_bytes,
+				(unsigned long long)index->session_bytes);
 	if (found && !tokens)
 		return oki_fail(err, OKV_E_AGAIN, OKV_STAGE_PREPARE,
 				"leases pin %llu of %llu bytes, this session %llu of %llu",

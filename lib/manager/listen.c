@@ -182,15 +182,20 @@ void oki_mgr_unlisten(struct okv_manager *m)
 /* The path to listen at; clients connect by it, so it must fit their address. */
 static int take_path(const char *socket_path, char *path, size_t size, struct okv_error *err)
 {
-	int rc = 0;
+	size_t bytes;
 
-	if (socket_path && strlen(socket_path) < size)
-		strcpy(path, socket_path);
-	else
-		rc = socket_path ? OKV_E_LIMIT : okv_default_socket_path(path, size);
-	if (rc || !*path)
+	if (!socket_path) {
+		if (okv_default_socket_path(path, size) == 0)
+			return 0;
 		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_ARGUMENTS,
-				"a socket path has 1 to %zu bytes", size - 1);
+				"the default socket path is longer than %zu bytes", size - 1);
+	}
+	bytes = strlen(socket_path);
+	if (bytes == 0 || bytes >= size)
+		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_ARGUMENTS,
+				"a socket path has 1 to %zu bytes; this one has %zu: %.80s",
+				size - 1, bytes, socket_path);
+	strcpy(path, socket_path);
 	return 0;
 }
 

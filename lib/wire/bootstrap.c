@@ -85,7 +85,7 @@ static int wait_readable(int sock, int timeout_ms, struct okv_error *err)
 			return 0;
 		if (n == 0)
 			return oki_fail(err, OKV_E_TIMEOUT, OKV_STAGE_CONNECT,
-					"no message within %d ms", timeout_ms);
+					"no answer within %d ms", timeout_ms);
 		if (errno != EINTR)
 			return oki_fail_os(err, OKV_E_SESSION, OKV_STAGE_CONNECT, errno, "poll");
 	}
