@@ -18,7 +18,7 @@ static __device__ bool find_piece(const oki_gather &g, place &at, piece &found)
 {
 	while (at.column < g.column_count) {
 		const oki_gather_column &c = g.columns[at.column];
-		uint32_t per_row = (uint32_t)((c.bytes + g.piece - 1) / g.piece);
+		uint32_t per_row = (uint32_t)((c.bytes - 1) / g.piece + 1);
 		const oki_gather_table &table = g.tables[c.table];
 		uint32_t local = at.unit - at.first;
 		if (local >= per_row * table.count) {
@@ -30,7 +30,7 @@ static __device__ bool find_piece(const oki_gather &g, place &at, piece &found)
 		uint64_t offset = (uint64_t)(local - row * per_row) * g.piece;
 		uint64_t left = c.bytes - offset;
 		oki_gather_row r = table.rows ? table.rows[row] : g.few[table.first + row];
-		found.host = r.host + c.block_offset + r.inner * c.bytes + offset;
+		found.host = r.host + c.block_offset + (uint64_t)r.inner * c.bytes + offset;
 		found.page = c.page0 + r.page * c.page_stride + offset;
 		found.bytes = left < g.piece ? (uint32_t)left : g.piece;
 		return true;

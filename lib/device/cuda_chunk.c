@@ -1,10 +1,14 @@
 /* [B] Memory for a stream's tables, and for the counters of its kernels. */
 #include "device/cuda_device.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CHUNK_BYTES (64u << 10)
+/* In front of a stream's first chunk: what its counters begin with. */
+#define ZERO_BYTES 1024u
+static_assert(sizeof(((struct oki_stream *)0)->counts) <= ZERO_BYTES, "counters");
 
 static struct oki_cuda_chunk *chunk_new(struct oki_stream *stream, uint64_t bytes,
 					CUresult *ret_result)
@@ -40,35 +44,37 @@ CUresult oki_cuda_chunks_init(struct oki_stream *stream)
 	CUresult result = CUDA_SUCCESS;
 	if (!stream->device->module)
 		return CUDA_SUCCESS;
-	struct oki_cuda_chunk *chunk = chunk_new(stream, CHUNK_BYTES, &result);
-	if (!chunk || !api->stream_wait_value)
+	struct oki_cuda_chunk *chunk = chunk_new(stream, ZERO_BYTES + CHUNK_BYTES, &result);
+	if (!chunk || !api->stream_wait_value || atomic_load(&stream->device->no_value_waits))
 		return result;
 	const size_t bytes = sizeof(stream->counts);
-	result = api->memory_alloc(&stream->counters, bytes);
+	result = api->memory_alloc(&stream->counter_memory, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
+	/* Not waited for, nor is anything freed here: others may hold up the stream's queue, and a
+	 * caller stands in this call. All that uses counters follows `stream`: kernels, and side
+	 * from its first wait for one on. */
 	memset(chunk->host, 0, bytes);
-	result = api->copy_to_device(stream->counters, chunk->host, bytes, stream->stream);
-	/* Waited for: the first table overwrites what is copied here. */
-	if (result == CUDA_SUCCESS)
-		result = api->stream_synchronize(stream->stream);
+	chunk->kept = chunk->used = ZERO_BYTES;
+	result = api->copy_to_device(stream->counter_memory, chunk->host, bytes, stream->stream);
+	if (result != CUDA_SUCCESS)
+		return result;
 	/* Some drivers have the call but not the permission: a kernel for each stretch then. */
-	if (result == CUDA_SUCCESS &&
-	    api->stream_wait_value(stream->stream, stream->counters, 0, CU_STREAM_WAIT_VALUE_GEQ) !=
-		    CUDA_SUCCESS) {
-		api->memory_free(stream->counters);
-		stream->counters = 0;
-	}
-	return result;
+	if (api->stream_wait_value(stream->stream, stream->counter_memory, 0,
+				   CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS)
+		stream->counters = stream->counter_memory;
+	else
+		atomic_store(&stream->device->no_value_waits, true);
+	return CUDA_SUCCESS;
 }
 
 void oki_cuda_chunks_free(struct oki_stream *stream)
 {
 	const struct oki_cuda_api *api = stream->device->api;
 	struct oki_cuda_chunk *chunk;
-	if (stream->counters)
-		api->memory_free(stream->counters);
-	stream->counters = 0;
+	if (stream->counter_memory)
+		api->memory_free(stream->counter_memory);
+	stream->counters = stream->counter_memory = 0;
 	while ((chunk = stream->chunks)) {
 		stream->chunks = chunk->next;
 		api->memory_free(chunk->device);
@@ -97,5 +103,5 @@ CUresult oki_cuda_chunk_take(struct oki_stream *stream, uint64_t bytes, void **r
 void oki_cuda_chunks_empty(struct oki_stream *stream)
 {
 	for (struct oki_cuda_chunk *chunk = stream->chunks; chunk; chunk = chunk->next)
-		chunk->used = 0;
+		chunk->used = chunk->kept;
 }

@@ -67,6 +67,7 @@ struct oki_device {
 	_Atomic uint64_t copying[2];
 	_Atomic uint32_t active[2];
 	struct oki_cuda_probe probe;
+	_Atomic bool no_value_waits; /* the driver refused one */
 };
 
 /* Memory for tables: filled in pinned host memory, read by the kernel from the GPU's. */
@@ -75,6 +76,7 @@ struct oki_cuda_chunk {
 	uint8_t *host;
 	CUdeviceptr device;
 	uint64_t bytes, used;
+	uint64_t kept; /* used for good */
 };
 
 /*
@@ -121,8 +123,10 @@ struct oki_stream {
 	CUevent fork;
 	bool side_open, lane_open; /* has work that stream does not wait for */
 	bool side_last;		   /* side waits for all that is in the others */
+	bool side_counts;	   /* it follows what gave the counters their first values */
 	uint32_t kernels;	   /* since fork was recorded; 0: the next one records it */
 	CUdeviceptr counters;	   /* 0: kernels follow each other in stream, one for every event */
+	CUdeviceptr counter_memory;	    /* 0: none */
 	uint32_t counts[OKI_CUDA_COUNTERS]; /* what the kernels launched so far bring them to */
 	bool gate;	    /* the next kernel waits for counts[0]: the last one is no short one */
 	uint32_t stretches; /* copied since it was recycled */
@@ -348,7 +352,9 @@ void oki_cuda_chunks_empty(struct oki_stream *stream);
 CUresult oki_cuda_chunk_take(struct oki_stream *stream, uint64_t bytes, void **ret_host,
 			     CUdeviceptr *ret_device);
 
-/* Measure device->rates, or take what this process measured before. Tens of ms at most. */
+/* Measure device->rates, or take what this process measured before. For so long at most; what was
+ * not measured by then keeps its default. */
+#define OKI_CUDA_MEASURE_NS 80000000u
 void oki_cuda_measure(struct oki_device *device);
 
 #endif

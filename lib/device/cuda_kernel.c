@@ -38,12 +38,18 @@ int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err)
 	CUresult result = api->module_load(&device->module, oki_cuda_image);
 	for (uint32_t i = 0; i < 3 && result == CUDA_SUCCESS; i++)
 		result = api->module_function(&device->gather[i], device->module, names[i]);
-	/* An empty launch of each, or the driver would load them with the first copy. */
+	/* An empty launch of each, or the driver would load them with the first copy. Not in the
+	 * legacy stream, which waits for the caller's and breaks captures. */
+	CUstream stream = NULL;
 	struct oki_gather none = {0};
 	void *parameters[] = {&none};
+	if (result == CUDA_SUCCESS)
+		result = api->stream_create(&stream, CU_STREAM_NON_BLOCKING, device->priority);
 	for (uint32_t i = 0; i < 3 && result == CUDA_SUCCESS; i++)
-		result = api->launch(device->gather[i], 1, 1, 1, OKI_GATHER_THREADS, 1, 1, 0, NULL,
-				     parameters, NULL);
+		result = api->launch(device->gather[i], 1, 1, 1, OKI_GATHER_THREADS, 1, 1, 0,
+				     stream, parameters, NULL);
+	if (stream)
+		api->stream_destroy(stream);
 	if (result == CUDA_SUCCESS)
 		return 0;
 	oki_cuda_kernel_unload(device);
@@ -159,7 +165,7 @@ static uint64_t count_units(const struct oki_gather *g)
 {
 	uint64_t units = 0;
 	for (uint32_t c = 0; c < g->column_count; c++)
-		units += rows_of(g, c) * ((g->columns[c].bytes + g->piece - 1) / g->piece);
+		units += rows_of(g, c) * ((g->columns[c].bytes - 1) / g->piece + 1);
 	return units;
 }
 

@@ -2,10 +2,12 @@
  * [B] Measuring one GPU when it is first opened. By the CPU's clock: each figure is the difference
  * of two series, so that what every series costs drops out, and the best of a few tries, since
  * nothing but disturbance makes one slower. Kernels are timed in lengths that keep as many loads on
- * their way as short copies do; long ones fill the link with fewer.
+ * their way as short copies do; long ones fill the link with fewer. A slow link, or a GPU whose SMs a
+ * model holds, would take long: what does not fit into the time keeps its default.
  */
 #include "device/cuda_device.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -26,6 +28,8 @@ struct bench {
 	CUdeviceptr memory;
 	enum oki_direction direction;
 	CUresult result; /* of the first call that failed */
+	uint64_t deadline_ns;
+	bool cut_short; /* something was not measured by then */
 };
 
 static void note(struct bench *b, CUresult result)
@@ -115,6 +119,8 @@ static double time_series(struct bench *b, enum what what, uint32_t times, uint6
 	double best = 0;
 	for (int n = 0; n < TRIES; n++) {
 		uint64_t start = oki_now_ns();
+		if (n > 0 && start >= b->deadline_ns)
+			break;
 		for (uint32_t i = 0; i < times; i++) {
 			switch (what) {
 			case LONG_COPY: copy(b, bytes); break;
@@ -135,11 +141,15 @@ static double time_series(struct bench *b, enum what what, uint32_t times, uint6
 static double each(struct bench *b, enum what what, uint32_t few, uint32_t many, uint64_t bytes,
 		   uint64_t fragment)
 {
+	if (oki_now_ns() >= b->deadline_ns) {
+		b->cut_short = true;
+		return NAN;
+	}
 	double less = time_series(b, what, few, bytes, fragment);
 	return (time_series(b, what, many, bytes, fragment) - less) / (many - few);
 }
 
-/* Keep what stands to reason; a disturbed figure stays at its default. */
+/* Keep what stands to reason; a disturbed figure, or none, leaves the default. */
 static void settle(double *figure, double measured, double least, double most)
 {
 	if (measured >= least && measured <= most)
@@ -181,11 +191,13 @@ static void measure_direction(struct bench *b, struct oki_cuda_rates *rates)
 		measure_kernel(b, rates);
 }
 
-static bool measure(struct oki_device *device, struct oki_cuda_rates ret_rates[2])
+/* False: an error, or not the whole of it, which another time may be there. */
+static bool measure(struct oki_device *device, struct oki_cuda_rates ret_rates[2], bool *ret_usable)
 {
 	const struct oki_cuda_api *api = device->api;
 	struct bench b = {.device = device};
 	void *host = NULL;
+	*ret_usable = false;
 	b.result = api->stream_create(&b.stream, CU_STREAM_NON_BLOCKING, device->priority);
 	if (b.result != CUDA_SUCCESS)
 		return false;
@@ -200,6 +212,7 @@ static bool measure(struct oki_device *device, struct oki_cuda_rates ret_rates[2
 	for (int direction = 0; direction < 2; direction++) {
 		b.direction = (enum oki_direction)direction;
 		ret_rates[direction] = oki_cuda_default_rates;
+		b.deadline_ns = oki_now_ns() + OKI_CUDA_MEASURE_NS / 2;
 		measure_direction(&b, &ret_rates[direction]);
 	}
 	api->memory_free(b.memory);
@@ -207,7 +220,8 @@ undo_host:
 	api->host_free(host);
 undo_stream:
 	api->stream_destroy(b.stream);
-	return b.result == CUDA_SUCCESS;
+	*ret_usable = b.result == CUDA_SUCCESS;
+	return *ret_usable && !b.cut_short;
 }
 
 void oki_cuda_measure(struct oki_device *device)
@@ -229,9 +243,11 @@ void oki_cuda_measure(struct oki_device *device)
 		i++;
 	if (i < known_count) {
 		memcpy(device->rates, known[i].rates, sizeof(device->rates));
-	} else if (measure(device, rates)) {
-		memcpy(device->rates, rates, sizeof(rates));
-		if (known_count < DEVICES_MAX) {
+	} else {
+		bool usable, whole = measure(device, rates, &usable);
+		if (usable)
+			memcpy(device->rates, rates, sizeof(rates));
+		if (whole && known_count < DEVICES_MAX) {
 			known[known_count].id = id;
 			known[known_count].sms = device->sms;
 			memcpy(known[known_count++].rates, rates, sizeof(rates));

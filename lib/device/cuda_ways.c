@@ -171,9 +171,15 @@ static CUresult follow(const struct job *j, const struct oki_cuda_signal *signal
 {
 	struct oki_stream *stream = j->stream;
 	const struct oki_cuda_api *api = stream->device->api;
-	CUresult result = api->stream_wait_value(
-		stream->side, stream->counters + signal->counter * sizeof(uint32_t), signal->count,
-		CU_STREAM_WAIT_VALUE_GEQ);
+	CUresult result = CUDA_SUCCESS;
+	/* Counters that have no value yet would say anything. */
+	if (!stream->side_counts)
+		result = api->stream_wait_event(stream->side, stream->fork, 0);
+	stream->side_counts |= result == CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS)
+		result = api->stream_wait_value(
+			stream->side, stream->counters + signal->counter * sizeof(uint32_t),
+			signal->count, CU_STREAM_WAIT_VALUE_GEQ);
 	return result == CUDA_SUCCESS ? record(j, stream->side, 0, layers) : result;
 }
 

@@ -46,7 +46,7 @@ static bool find_piece(const struct launch *l, struct group *at, struct piece *r
 	const struct oki_gather *g = l->g;
 	for (; at->column < g->column_count; at->column++) {
 		const struct oki_gather_column *c = &g->columns[at->column];
-		uint32_t per_row = (c->bytes + g->piece - 1) / g->piece;
+		uint32_t per_row = (c->bytes - 1) / g->piece + 1;
 		uint32_t local = at->unit - at->first, rows = g->tables[c->table].count;
 		if (local >= per_row * rows) {
 			at->first += per_row * rows;

@@ -272,6 +272,10 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int blocks, unsigned int b
 	if (!lanes || !blocks || blocks_y != 1 || blocks_z != 1 || threads != OKI_GATHER_THREADS ||
 	    threads_y != 1 || threads_z != 1 || shared || extra)
 		return CUDA_ERROR_INVALID_VALUE;
+	/* The null stream is the caller's: what the library puts there waits for the caller's work
+	 * and holds it up. */
+	if (!stream)
+		return CUDA_ERROR_NOT_PERMITTED;
 	struct work *work = standin_work_new(LAUNCH);
 	work->lanes = lanes;
 	work->blocks = blocks;

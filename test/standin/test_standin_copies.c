@@ -112,6 +112,61 @@ START_TEST(an_operation_that_waits_has_few_streams)
 }
 END_TEST
 
+/* A restore of the blocks from `first` on, behind the producer or not; it keeps the lease. */
+static struct okv_op *start(struct sim_case *c, struct okv_lease *lease, uint32_t first,
+			    uint32_t count, bool fenced)
+{
+	const struct okv_restore_group group = {
+		.first = first, .count = count, .pages = c->to[0] + first};
+	struct okv_restore_options o;
+	struct okv_op *op;
+	okv_restore_options_init(&o);
+	o.flags = OKV_RESTORE_KEEP;
+	o.group_count = 1;
+	o.groups = &group;
+	if (fenced)
+		o.ready = (struct okv_ready){.stream_count = 1, .streams = &c->producer};
+	kv_ok(okv_restore_start(c->image.binding, lease, &o, &op, kv_err));
+	return op;
+}
+
+static struct okv_lease *found(struct sim_case *c, uint64_t seq, uint32_t count)
+{
+	struct okv_lease *lease = NULL;
+	kv_groups_lookup(c->ns, seq, &count, 1, 1, NULL, &lease);
+	ck_assert_ptr_nonnull(lease);
+	return lease;
+}
+
+/* The GPU's only queue stands behind the producer, for which the caller is to open the gate: start
+ * calls return all the same, each with a stream that it had to make. */
+START_TEST(start_calls_wait_for_no_queue)
+{
+	struct standin_counts held;
+	struct okv_op *ops[4];
+	sim.standin_seed(3);
+	sim_held(&held);
+	struct sim_case *c = sim_case_new(&geometries[MANY_COLUMNS], 0, 0);
+	kv_ok(sim_case_register(c, _i ? OKV_COPY_KERNEL : OKV_COPY_DMA, kv_err));
+	ck_assert_int_eq(sim_publish(c, 1), 0);
+	struct okv_lease *lease = found(c, 1, 4);
+	sim.standin_channels(1);
+	struct standin_gate *gate = sim.standin_gate_close(c->producer);
+	for (uint32_t i = 0; i < 4; i++)
+		ops[i] = start(c, lease, i, 1, i < 2);
+	for (uint32_t i = 0; i < 4; i++)
+		ck_assert_int_eq(okv_op_poll(ops[i], NULL), OKV_E_RUNNING);
+	sim.standin_gate_open(gate);
+	for (uint32_t i = 0; i < 4; i++) {
+		ck_assert_int_eq(okv_op_wait(ops[i], SIM_WAIT_MS, NULL), 0);
+		okv_op_release(ops[i]);
+	}
+	okv_lease_release(lease);
+	sim.standin_channels(0);
+	sim_case_close(c, &held);
+}
+END_TEST
+
 /* A restore of more than 64 MiB goes in pieces. */
 static const struct sim_geometry large = {
 	"above 64 MiB", KV_PLACE_PAGES, 1, {{4, 2, 1, 140, {65536, 65536}}}, 0, 0, 70};
@@ -262,6 +317,7 @@ int main(void)
 		kv_left_out(by_the_kernel, "built without nvcc");
 	tcase_add_loop_test(tc, in_pieces, 0, SIM_HAS_KERNEL ? 2 : 1);
 	tcase_add_loop_test(tc, an_operation_that_waits_has_few_streams, 0, SIM_HAS_KERNEL ? 2 : 1);
+	tcase_add_loop_test(tc, start_calls_wait_for_no_queue, 0, SIM_HAS_KERNEL ? 2 : 1);
 	if (!SIM_HAS_KERNEL)
 		kv_left_out(by_both_ways, "built without nvcc");
 	/* Streams of the old driver do not wait for values. */

@@ -141,7 +141,7 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 		uint32_t units = count_groups(function, gx);
 		for (uint32_t c = 0; c < g->column_count; c++)
 			units += g->tables[g->columns[c].table].count *
-				 ((g->columns[c].bytes + g->piece - 1) / g->piece);
+				 ((g->columns[c].bytes - 1) / g->piece + 1);
 		/* Nobody else takes any meanwhile. */
 		ck_assert_uint_eq(*g->tickets, g->first_ticket);
 		/* A kernel in a lane may overlap with the one before; one in the stream follows it.

@@ -66,6 +66,7 @@ static struct {
 	bool recorded[EVENTS];
 	struct past fences;
 	struct past waited; /* for, by the thread itself */
+	struct past zeros;  /* the counters' first values, of a stream that was made just now */
 	struct past kernels;
 	struct past copies[MODEL_LAYERS];  /* of each layer */
 	struct past earlier[MODEL_LAYERS]; /* those of earlier parts */
@@ -155,6 +156,7 @@ static void model_start_operation(void)
 	memset(model.copies, 0, sizeof(model.copies));
 	memset(&model.fences, 0, sizeof(model.fences));
 	memset(&model.waited, 0, sizeof(model.waited));
+	memset(&model.zeros, 0, sizeof(model.zeros));
 	memset(&model.kernels, 0, sizeof(model.kernels));
 	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS; i++)
 		for (uint32_t k = 0; k < RAISES; k++)
@@ -206,6 +208,14 @@ static void queue_work(CUstream stream)
 	uint32_t step = add_step(stream);
 	past_add(&model.fences, step);
 	past_add(past_of(stream), step);
+}
+
+/* Queued as the stream was made. */
+static void queue_zeros(void)
+{
+	uint32_t step = add_step(STREAM(MAIN));
+	past_add(&model.zeros, step);
+	past_add(past_of(STREAM(MAIN)), step);
 }
 
 /* Some bytes of a layer start to be copied behind `before`. */
@@ -317,7 +327,7 @@ static void draw_tickets(uint32_t kernel, const struct oki_gather *g, uint32_t g
 	*g->tickets += groups;
 	for (uint32_t c = 0; c < g->column_count; c++)
 		*g->tickets += g->tables[g->columns[c].table].count *
-			       ((g->columns[c].bytes + g->piece - 1) / g->piece);
+			       ((g->columns[c].bytes - 1) / g->piece + 1);
 }
 
 /* Its columns, each of which ends no later than the next one's signal. */
@@ -352,6 +362,8 @@ static CUresult model_launch(CUfunction function, unsigned gx, unsigned gy, unsi
 	for (uint32_t c = 0; c < g->column_count; c++)
 		check_table(kernel, &g->tables[g->columns[c].table]);
 	if (g->counters) {
+		must(past_lacks(&model.steps[kernel].before, &model.zeros, 0) == NO_STEP,
+		     "kernel %u counts from no value", kernel);
 		check_others(kernel);
 		draw_tickets(kernel, g, groups);
 		raise_counter(0, kernel, groups, &model.steps[kernel].before);
@@ -461,6 +473,8 @@ static CUresult model_wait_value(CUstream stream, CUdeviceptr at, uint32_t value
 	if (refuses())
 		return CUDA_ERROR_LAUNCH_FAILED;
 	must(raise->kernel != NO_STEP, "a wait for counter %u, which nobody raises", counter);
+	must(past_lacks(past_of(stream), &model.zeros, 0) == NO_STEP,
+	     "stream %u looks at counters without a value", stream_number(stream));
 	/* A gate is for the kernel before. */
 	while (counter > 0 && raise < last + RAISES - 1 && raise->kernel != NO_STEP &&
 	       raise->count != value)

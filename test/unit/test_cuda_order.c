@@ -28,6 +28,7 @@ struct stage {
 	struct oki_cuda_api api;
 	struct oki_device device;
 	struct oki_stream stream;
+	bool fresh; /* it was made just now */
 };
 
 /* A group's share of a part. */
@@ -90,6 +91,7 @@ static void stage_init(struct stage *s)
 	/* Counters that most operations make wrap. */
 	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS; i++)
 		s->stream.counts[i] = model.counters[i] = UINT32_MAX - below(3000);
+	s->fresh = true;
 	if (below(10) > 0)
 		s->stream.counters = (CUdeviceptr)(uintptr_t)model.counters;
 }
@@ -304,6 +306,9 @@ static void run_operation(struct stage *s)
 	struct okv_error err = {0};
 	bool copied = true;
 	model_start_operation();
+	if (s->fresh)
+		queue_zeros();
+	s->fresh = false;
 	make_operation();
 	queue_work(callers[0]);
 	queue_work(callers[1]);

@@ -464,6 +464,24 @@ START_TEST(a_launch_is_filled)
 }
 END_TEST
 
+/* The longest rows that a block may have: every byte belongs to a piece. */
+START_TEST(rows_of_almost_4_gib)
+{
+	static const uint64_t sizes[] = {1ull << 31, 4294963200u, 4294963201u, 4294967280u};
+	struct oki_layer_map map = {.page_stride = 1ull << 33, .segment_count = 1};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_cuda_table table = {.device = 8, .count = 1};
+	const struct oki_cuda_table *tables[] = {&table};
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		struct oki_cuda_launch launch;
+		map.segments[0].bytes = sizes[i];
+		oki_cuda_launch_fill(tables, OKI_TO_PAGES, maps, 0, 1, 4, &launch);
+		ck_assert_uint_ge((uint64_t)launch.units * launch.gather.piece, sizes[i]);
+		ck_assert_uint_eq(launch.blocks, 4);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cuda plans");
@@ -477,6 +495,7 @@ int main(void)
 	tcase_add_test(tc, the_faster_way_is_chosen);
 	tcase_add_test(tc, both_ways_where_that_is_faster);
 	tcase_add_test(tc, a_launch_is_filled);
+	tcase_add_test(tc, rows_of_almost_4_gib);
 	tcase_add_test(tc, few_sms_have_more_on_their_way);
 	return kv_suite_run(suite);
 }

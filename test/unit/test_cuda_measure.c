@@ -1,0 +1,127 @@
+/* The first look at a GPU ends in its time, however slow the GPU is. No GPU, and no clock but ours.
+ */
+#include <check.h>
+#include <stdio.h>
+
+#include "okv_config.h"
+
+#if OKV_HAVE_CUDA
+
+#include <time.h>
+
+#include "test/unit/fake_cuda.h"
+#include "support/suite.h"
+
+#define MS 1000000ull
+
+static uint64_t now_ns;
+static uint64_t sync_ns; /* so long does each wait for the GPU take */
+static uint32_t syncs;
+
+/* In place of the C library's. */
+int clock_gettime(clockid_t clock, struct timespec *ret_time)
+{
+	(void)clock;
+	*ret_time = (struct timespec){(time_t)(now_ns / 1000000000u), (long)(now_ns % 1000000000u)};
+	return 0;
+}
+
+static CUresult synchronize(CUstream stream)
+{
+	(void)stream;
+	now_ns += sync_ns;
+	syncs++;
+	return CUDA_SUCCESS;
+}
+
+static unsigned char card; /* the GPU's name: what is known of one is of no other */
+
+static CUresult uuid(CUuuid *ret_id, CUdevice device)
+{
+	(void)device;
+	memset(ret_id, card, sizeof(*ret_id));
+	return CUDA_SUCCESS;
+}
+
+static CUresult stream_create(CUstream *ret_stream, unsigned flags, int priority)
+{
+	(void)flags, (void)priority;
+	*ret_stream = STREAM;
+	return CUDA_SUCCESS;
+}
+
+static CUresult stream_destroy(CUstream stream)
+{
+	(void)stream;
+	return CUDA_SUCCESS;
+}
+
+static CUresult device_pointer(CUdeviceptr *ret_at, void *at, unsigned flags)
+{
+	(void)flags;
+	*ret_at = (CUdeviceptr)(uintptr_t)at;
+	return CUDA_SUCCESS;
+}
+
+/* As many waits as a look took. */
+static uint32_t look(struct oki_device *device, uint64_t each_ns)
+{
+	struct oki_cuda_api api = fake(true);
+	api.stream_synchronize = synchronize;
+	api.device_uuid = uuid;
+	api.stream_create = stream_create;
+	api.stream_destroy = stream_destroy;
+	api.host_device_pointer = device_pointer;
+	*device = (struct oki_device){.api = &api, .sms = 4, .module = (CUmodule)(uintptr_t)8};
+	device->rates[0] = device->rates[1] = oki_cuda_default_rates;
+	for (uintptr_t i = 0; i < 3; i++)
+		device->gather[i] = (CUfunction)((uintptr_t)8 << i);
+	sync_ns = each_ns;
+	syncs = 0;
+	oki_cuda_measure(device);
+	return syncs;
+}
+
+START_TEST(a_slow_gpu_is_given_up)
+{
+	struct oki_device device;
+	card = 1;
+	now_ns = 1000 * MS;
+	/* Tables are written without a look at the clock, four for a direction. */
+	ck_assert_uint_le(look(&device, 5 * MS), OKI_CUDA_MEASURE_NS / (5 * MS) + 2 * 5);
+	ck_assert_uint_le(now_ns - 1000 * MS, OKI_CUDA_MEASURE_NS + 2 * 5 * 5 * MS);
+	/* What was not measured is as before, and another time may be better. */
+	ck_assert(device.rates[0].launch_ns == oki_cuda_default_rates.launch_ns);
+	ck_assert_uint_gt(look(&device, 0), 0);
+}
+END_TEST
+
+START_TEST(the_whole_of_it_is_kept)
+{
+	struct oki_device device;
+	card = 2;
+	ck_assert_uint_gt(look(&device, 1000), 50);
+	ck_assert_uint_eq(look(&device, 1000), 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cuda measure");
+	TCase *tc = tcase_create("measure");
+	tcase_set_timeout(tc, 60);
+	tcase_add_test(tc, a_slow_gpu_is_given_up);
+	tcase_add_test(tc, the_whole_of_it_is_kept);
+	suite_add_tcase(suite, tc);
+	return kv_suite_run(suite);
+}
+
+#else
+
+int main(void)
+{
+	puts("skipped: built without CUDA headers");
+	return 77;
+}
+
+#endif
