@@ -124,7 +124,8 @@ struct oki_device_ops {
 	 * those are, at least one; the rest is for the next call, at once. Borrows maps and runs
 	 * until a mark recorded later is complete, the array for the call only. Until the stream
 	 * is recycled the same runs pointer and count stand for the same runs, and after a refusal
-	 * nothing more is copied.
+	 * nothing more is copied. A layer may come again with other runs, which may overtake the
+	 * first ones: its event is then for record_event().
 	 */
 	int (*copy)(struct oki_stream *stream, enum oki_direction direction,
 		    const struct oki_layer_copy *layers, uint32_t layer_count,

@@ -6,8 +6,9 @@
 
 /*
  * Fairness. A GPU's copy engines serve one stream for as long as it has work queued, so a transfer
- * larger than this goes in pieces: it is at most two of them ahead of its copies, some milliseconds
- * of the link, and when it may queue the next one it first lets all smaller transfers end that
+ * larger than this goes in pieces of at most this, and layers that are larger in slices (a row of a
+ * page is never cut): it is at most two pieces ahead of its copies, some milliseconds of the link,
+ * and when it may queue the next one it first lets all smaller transfers end that
  * have copies queued by then. Those arriving later wait for that one piece: neither side starves.
  * A piece is also what a transfer submits before others have their turn, so a small one goes out
  * whole in its first turn. Size decides, and nothing else: a small restore is what a request waits

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "device/rect.h"
 
 /* The device may have recorded the layer's event with its copy. */
 static int record_layer(struct oki_worker *w, struct oki_transfer *t, uint32_t layer,
@@ -28,9 +29,36 @@ static int record_layer(struct oki_worker *w, struct oki_transfer *t, uint32_t l
 	return 0;
 }
 
+static uint64_t block_bytes(const struct oki_schema_layer *layer)
+{
+	uint64_t bytes = 0;
+	for (uint32_t s = 0; s < layer->segment_count; s++)
+		bytes += layer->segment_bytes[s];
+	return bytes;
+}
+
+/* Equal slices of a group's largest layer, none above a piece; 0: it is no larger than that. */
+static uint64_t slice_rows(const struct oki_worker *w, uint32_t group, uint32_t blocks)
+{
+	const struct oki_schema *schema = w->config.schema;
+	const struct oki_schema_group *g = &schema->groups[group];
+	uint64_t largest = 0, pages = w->config.geometry->pages_per_block[group];
+	for (uint32_t i = 0; i < g->layer_count; i++) {
+		uint64_t bytes = block_bytes(&schema->layers[g->first_layer + i]);
+		largest = bytes > largest ? bytes : largest;
+	}
+	if (largest * blocks <= OKI_PIECE_BYTES)
+		return 0;
+	uint64_t rows = pages * blocks, most = OKI_PIECE_BYTES / (largest / pages);
+	if (most <= 1)
+		return 1;
+	uint64_t slices = (rows + most - 1) / most;
+	return (rows + slices - 1) / slices;
+}
+
 /* Runs stay until the transfer ends: the device reads them while it copies. */
 static int compile_group(struct oki_worker *w, struct oki_transfer *t, uint32_t g,
-			 struct oki_part_group *pg, struct oki_runs *ret_runs,
+			 struct oki_part_group *pg, uint64_t rows, struct oki_runs *ret_runs,
 			 struct okv_error *err)
 {
 	const struct oki_schema *schema = w->config.schema;
@@ -51,6 +79,10 @@ static int compile_group(struct oki_worker *w, struct oki_transfer *t, uint32_t 
 			     w->ops->max_pitch, &runs, err);
 	if (rc)
 		return rc;
+	if (rows && !oki_runs_cut(&w->scratch, &runs, rows)) {
+		oki_runs_give(&w->scratch, &runs);
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_SUBMIT, "no memory for a plan");
+	}
 	t->kept[t->kept_count++] = runs;
 	*ret_runs = runs;
 	return 0;
@@ -70,7 +102,10 @@ int oki_submit_begin(struct oki_worker *w, struct oki_transfer *t, struct oki_pa
 		next.blocks[sg] = part->groups[g].count;
 		if (!part->groups[g].count)
 			continue;
-		int rc = compile_group(w, t, g, &part->groups[g], &next.runs[sg], err);
+		if (t->pieces.marks[0])
+			next.slice_rows[sg] = slice_rows(w, sg, part->groups[g].count);
+		int rc = compile_group(w, t, g, &part->groups[g], next.slice_rows[sg],
+				       &next.runs[sg], err);
 		if (rc)
 			return rc;
 		bytes += part->groups[g].count * schema->groups[sg].payload_bytes;
@@ -87,10 +122,7 @@ static uint64_t layer_bytes(const struct oki_worker *w, const struct oki_submiss
 			    uint32_t layer)
 {
 	const struct oki_schema_layer *l = &w->config.schema->layers[layer];
-	uint64_t bytes = 0;
-	for (uint32_t s = 0; s < l->segment_count; s++)
-		bytes += l->segment_bytes[s];
-	return bytes * part->blocks[l->group];
+	return block_bytes(l) * part->blocks[l->group];
 }
 
 /* Does nothing that comes later belong to this layer? */
@@ -104,40 +136,82 @@ static bool is_done(const struct oki_worker *w, const struct oki_submission *par
  * and go along. */
 struct stretch {
 	uint32_t count;
-	uint32_t places[OKI_JOIN_MAX + 1]; /* of each layer, and where the next stretch begins */
+	/* Of each, and where the next stretch begins: the layer's place, and its first run. */
+	uint32_t places[OKI_JOIN_MAX + 1];
+	uint32_t at_runs[OKI_JOIN_MAX + 1];
 	uint64_t bytes[OKI_JOIN_MAX];
 	struct oki_layer_copy layers[OKI_JOIN_MAX];
 };
 
+/* What is left of a layer, or its next slice; all layers of a group have the same ones. */
+static uint64_t next_slice(const struct oki_worker *w, const struct oki_submission *part,
+			   uint32_t layer, uint32_t at_run, uint32_t *ret_run_count)
+{
+	uint32_t group = w->config.schema->layers[layer].group;
+	const struct oki_runs *runs = &part->runs[group];
+	uint64_t bytes = layer_bytes(w, part, layer), rows = 0;
+	uint32_t end = at_run;
+	*ret_run_count = runs->count - at_run;
+	if (!part->slice_rows[group] || bytes <= OKI_PIECE_BYTES)
+		return bytes;
+	while (end < runs->count &&
+	       (end == at_run || rows + oki_run_rows(&runs->runs[end]) <= part->slice_rows[group]))
+		rows += oki_run_rows(&runs->runs[end++]);
+	*ret_run_count = end - at_run;
+	uint64_t pages = w->config.geometry->pages_per_block[group];
+	return rows * (bytes / (pages * part->blocks[group]));
+}
+
+/* The device records the events of whole layers with their copies. A slice may overtake the one
+ * before it, so that events of such layers come behind everything. */
+static struct CUevent_st *event_of(const struct oki_worker *w, const struct oki_transfer *t,
+				   uint32_t layer, uint32_t run_count)
+{
+	bool whole = run_count == t->part.runs[w->config.schema->layers[layer].group].count;
+	return t->events && whole && is_done(w, &t->part, layer) ? t->events[layer] : NULL;
+}
+
+/* As many as the piece has room for, or one if it is empty; a slice that is not a layer's last one
+ * ends the stretch. */
 static void next_stretch(const struct oki_worker *w, const struct oki_transfer *t,
 			 struct stretch *ret_stretch)
 {
 	const struct oki_schema *schema = w->config.schema;
 	const struct oki_submission *part = &t->part;
+	const bool empty = t->pieces.bytes == 0;
 	uint64_t left = t->pieces.marks[0] ? OKI_PIECE_BYTES - t->pieces.bytes : UINT64_MAX;
 	struct stretch *st = ret_stretch;
-	uint32_t end;
+	uint32_t end = part->place, at_run = part->at_run;
 	st->count = 0;
-	for (end = part->place; end < schema->layer_count; end++) {
-		uint32_t layer = schema->by_order[end], i = st->count;
+	while (end < schema->layer_count && at_run == (st->count ? 0 : part->at_run)) {
+		uint32_t layer = schema->by_order[end], i = st->count, run_count;
 		const struct oki_runs *runs = &part->runs[schema->layers[layer].group];
-		if (!runs->count)
+		if (!runs->count) {
+			end++;
 			continue;
-		uint64_t bytes = layer_bytes(w, part, layer);
-		if (i > 0 && (i == OKI_JOIN_MAX || bytes > left))
+		}
+		uint64_t bytes = next_slice(w, part, layer, at_run, &run_count);
+		if (i == OKI_JOIN_MAX || (bytes > left && !(empty && i == 0)))
 			break;
 		left -= bytes < left ? bytes : left;
 		st->places[i] = end;
+		st->at_runs[i] = at_run;
 		st->bytes[i] = bytes;
 		st->layers[i] = (struct oki_layer_copy){
 			.map = &w->config.geometry->maps[layer],
-			.runs = runs->runs,
-			.run_count = runs->count,
-			.event = t->events && is_done(w, part, layer) ? t->events[layer] : NULL,
+			.runs = runs->runs + at_run,
+			.run_count = run_count,
+			.event = event_of(w, t, layer, run_count),
 		};
 		st->count++;
+		at_run += run_count;
+		if (at_run == runs->count) {
+			at_run = 0;
+			end++;
+		}
 	}
 	st->places[st->count] = end;
+	st->at_runs[st->count] = at_run;
 }
 
 /* Layers without bytes wait for nobody: their events stand before all copies of the part. */
@@ -155,34 +229,39 @@ static int record_empty_layers(struct oki_worker *w, struct oki_transfer *t, str
 	return 0;
 }
 
-/* Copy the first layers of what is left, as many as the device takes at once. */
+/* Copy the first layers of what is left, as many as the device takes at once. 0: the piece has no
+ * room for any of them. */
 static int copy_some(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)
 {
 	const struct oki_schema *schema = w->config.schema;
 	struct oki_submission *part = &t->part;
 	struct stretch st;
-	if (part->place == 0) {
+	if (part->place == 0 && part->at_run == 0) {
 		int rc = record_empty_layers(w, t, err);
 		if (rc)
 			return rc;
 	}
 	next_stretch(w, t, &st);
 	int taken = 0;
+	if (!st.count && st.places[0] < schema->layer_count)
+		return 0;
 	if (st.count)
 		taken = w->ops->copy(t->stream, t->direction, st.layers, st.count, err);
 	if (taken < 0)
 		return taken;
 	for (int i = 0; i < taken; i++)
 		t->pieces.bytes += st.bytes[i];
-	for (uint32_t end = st.places[taken]; part->place < end; part->place++) {
+	bool sliced = part->at_run > 0;
+	part->at_run = st.at_runs[taken];
+	for (uint32_t end = st.places[taken]; part->place < end; part->place++, sliced = false) {
 		uint32_t layer = schema->by_order[part->place];
 		if (!is_done(w, part, layer))
 			continue;
-		int rc = record_layer(w, t, layer, true, err);
+		int rc = record_layer(w, t, layer, !sliced, err);
 		if (rc)
 			return rc;
 	}
-	return 0;
+	return 1;
 }
 
 /* A transfer that goes out whole and has copies the GPU did not end yet. One that waited for the
@@ -236,12 +315,12 @@ int oki_submit_some(struct oki_worker *w, struct oki_transfer *t, bool *ret_move
 	if (rc <= 0)
 		return rc;
 	while (part->place < schema->layer_count) {
-		if (t->pieces.marks[0] && t->pieces.bytes >= OKI_PIECE_BYTES)
-			return end_piece(w, t, err);
 		rc = copy_some(w, t, err);
 		if (rc < 0)
 			return rc;
 		*ret_moved = true;
+		if (rc == 0)
+			return end_piece(w, t, err);
 	}
 	part->in_hand = false;
 	return 1;

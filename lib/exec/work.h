@@ -60,11 +60,15 @@ struct oki_transfer_group {
 struct oki_submission {
 	bool in_hand;
 	bool last;
-	uint32_t place; /* in consumption order: the next layer */
-	uint32_t asked; /* bit g: the transfer has group g */
-	uint32_t done;	/* bit g: no later part has blocks of group g */
+	uint32_t place;	 /* in consumption order: the next layer */
+	uint32_t at_run; /* of that layer: the next run, 0 but for one that goes in slices */
+	uint32_t asked;	 /* bit g: the transfer has group g */
+	uint32_t done;	 /* bit g: no later part has blocks of group g */
 	uint32_t blocks[OKV_MAX_GROUPS];
 	struct oki_runs runs[OKV_MAX_GROUPS]; /* borrowed from kept */
+	/* Layers above a piece go in slices of so many rows at most, which no run exceeds; 0: the
+	 * group has none. */
+	uint64_t slice_rows[OKV_MAX_GROUPS];
 };
 
 /*

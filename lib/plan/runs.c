@@ -89,6 +89,67 @@ void oki_runs_give(struct oki_compile_scratch *scratch, struct oki_runs *runs)
 	*runs = (struct oki_runs){0};
 }
 
+/* A run goes in stretches of `blocks` blocks or, if one is too much, of `inner` pages of one. */
+struct cut {
+	uint32_t blocks, inner;
+};
+
+static struct cut cut_for(const struct oki_run *run, uint64_t rows)
+{
+	if (run->inner > rows)
+		return (struct cut){1, (uint32_t)rows};
+	uint64_t blocks = rows / run->inner;
+	return (struct cut){blocks < run->blocks ? (uint32_t)blocks : run->blocks, run->inner};
+}
+
+static uint64_t count_cut(const struct oki_run *run, uint64_t rows)
+{
+	struct cut cut = cut_for(run, rows);
+	return (((uint64_t)run->blocks - 1) / cut.blocks + 1) * ((run->inner - 1) / cut.inner + 1);
+}
+
+static struct oki_run *write_cut(const struct oki_run *run, uint64_t rows, struct oki_run *at)
+{
+	struct cut cut = cut_for(run, rows);
+	for (uint64_t o = 0; o < run->blocks; o += cut.blocks)
+		for (uint64_t j = 0; j < run->inner; j += cut.inner) {
+			uint64_t blocks = run->blocks - o, inner = run->inner - j;
+			blocks = blocks < cut.blocks ? blocks : cut.blocks;
+			inner = inner < cut.inner ? inner : cut.inner;
+			*at++ = (struct oki_run){
+				.host = run->host + o * run->host_pitch,
+				.host_pitch = blocks > 1 ? run->host_pitch : 0,
+				.blocks = (uint32_t)blocks,
+				.page_pitch = blocks > 1 ? run->page_pitch : 0,
+				.page = (uint32_t)(run->page + o * run->page_pitch +
+						   j * run->inner_step),
+				.inner = (uint32_t)inner,
+				.inner_first = (uint32_t)(run->inner_first + j),
+				.inner_step = inner > 1 ? run->inner_step : 0,
+			};
+		}
+	return at;
+}
+
+bool oki_runs_cut(struct oki_compile_scratch *scratch, struct oki_runs *runs, uint64_t rows)
+{
+	uint64_t count = 0;
+	struct oki_runs made;
+	for (uint32_t i = 0; i < runs->count; i++)
+		count += count_cut(&runs->runs[i], rows);
+	if (count == runs->count)
+		return true;
+	if (count > UINT32_MAX || !oki_runs_take(scratch, (uint32_t)count, &made))
+		return false;
+	struct oki_run *at = made.runs;
+	for (uint32_t i = 0; i < runs->count; i++)
+		at = write_cut(&runs->runs[i], rows, at);
+	made.count = (uint32_t)count;
+	oki_runs_give(scratch, runs);
+	*runs = made;
+	return true;
+}
+
 void oki_runs_fini(struct oki_runs *runs)
 {
 	if (!runs)

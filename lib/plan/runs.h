@@ -36,6 +36,11 @@ void oki_scratch_trim(struct oki_compile_scratch *scratch);
 
 /* Room for `count` runs or a few more, of which none is there yet. False: no memory. */
 bool oki_runs_take(struct oki_compile_scratch *scratch, uint32_t count, struct oki_runs *ret_runs);
+/*
+ * Cut what has more than `rows` rows, which is at least one; their order stays. False: no memory,
+ * or more runs than can be counted, and they are as before.
+ */
+bool oki_runs_cut(struct oki_compile_scratch *scratch, struct oki_runs *runs, uint64_t rows);
 /* The end of runs: for the next plan of the same thread, or for anyone. */
 void oki_runs_give(struct oki_compile_scratch *scratch, struct oki_runs *runs);
 void oki_runs_fini(struct oki_runs *runs);

@@ -167,23 +167,28 @@ START_TEST(start_calls_wait_for_no_queue)
 }
 END_TEST
 
-/* A restore of more than 64 MiB goes in pieces. */
-static const struct sim_geometry large = {
-	"above 64 MiB", KV_PLACE_PAGES, 1, {{4, 2, 1, 140, {65536, 65536}}}, 0, 0, 70};
+/* A restore of more than 64 MiB goes in pieces, and so does a layer of more. */
+static const struct sim_geometry large[] = {
+	{"above 64 MiB", KV_PLACE_PAGES, 1, {{4, 2, 1, 140, {65536, 65536}}}, 0, 0, 70},
+	{"layers above 64 MiB", KV_PLACE_PAGES, 1, {{3, 1, 1, 70, {1u << 20}}}, 0, 0, 30},
+};
+#define LARGE (sizeof(large) / sizeof(large[0]))
 
 START_TEST(in_pieces)
 {
-	static const uint32_t paths[] = {OKV_COPY_DMA, OKV_COPY_KERNEL};
+	const struct sim_geometry *geometry = &large[(uint32_t)_i % LARGE];
+	const uint32_t path = (uint32_t)_i < LARGE ? OKV_COPY_DMA : OKV_COPY_KERNEL;
 	struct standin_counts before;
 	uint32_t seen;
 	sim.standin_seed(5);
 	sim_held(&before);
-	struct sim_case *c = sim_case_new(&large, 128u << 20, 0);
-	c->gated = true;
-	kv_ok(sim_case_register(c, paths[_i], kv_err));
+	struct sim_case *c = sim_case_new(geometry, 320u << 20, 0);
+	/* No more than two pieces are queued behind the gate. */
+	c->gated = geometry == &large[0];
+	kv_ok(sim_case_register(c, path, kv_err));
 	ck_assert_int_eq(sim_publish(c, 1), 0);
 	ck_assert_int_eq(sim_restore(c, 1, &seen), 0);
-	ck_assert_uint_eq(seen, 4);
+	ck_assert_uint_eq(seen, geometry->groups[0].layers);
 	sim_case_close(c, &before);
 }
 END_TEST
@@ -315,7 +320,7 @@ int main(void)
 		tcase_add_loop_test(tc, by_the_kernel, 0, (int)GEOMETRIES);
 	else
 		kv_left_out(by_the_kernel, "built without nvcc");
-	tcase_add_loop_test(tc, in_pieces, 0, SIM_HAS_KERNEL ? 2 : 1);
+	tcase_add_loop_test(tc, in_pieces, 0, (SIM_HAS_KERNEL ? 2 : 1) * (int)LARGE);
 	tcase_add_loop_test(tc, an_operation_that_waits_has_few_streams, 0, SIM_HAS_KERNEL ? 2 : 1);
 	tcase_add_loop_test(tc, start_calls_wait_for_no_queue, 0, SIM_HAS_KERNEL ? 2 : 1);
 	if (!SIM_HAS_KERNEL)

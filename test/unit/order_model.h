@@ -88,7 +88,7 @@ static struct {
 	uint32_t engine_copies, side_copies, stacked_copies, tables;
 	uint32_t kernels, joint_kernels, lane_kernels, overlaps, gates, counter_waits, layer_events;
 	uint32_t calls[3]; /* by enum oki_cuda_way */
-	uint32_t cut_calls, failed_operations, drains, operations_without_counters;
+	uint32_t cut_calls, sliced, failed_operations, drains, operations_without_counters;
 } seen;
 
 __attribute__((format(printf, 2, 3))) static void must(bool holds, const char *format, ...)

@@ -188,7 +188,48 @@ static void count_call(const struct stage *s)
 			  s->stream.way == OKI_CUDA_WAY_DMA;
 }
 
-/* Layers, until every one is taken. */
+static bool record(struct stage *s, CUevent event)
+{
+	struct okv_error err = {0};
+	if (oki_device_cuda.record_event(&s->stream, event, &err) == 0)
+		return true;
+	must(model.refused, "failed though nothing did: %s", err.text);
+	return false;
+}
+
+/* Until every one is taken. */
+static bool copy_all(struct stage *s, const struct oki_layer_copy *layers, uint32_t count)
+{
+	for (uint32_t done = 0; done < count;) {
+		struct okv_error err = {0};
+		int taken = oki_cuda_ways_copy(&s->stream, operation.direction, layers + done,
+					       count - done, &err);
+		if (taken < 0) {
+			must(model.refused, "failed though nothing did: %s", err.text);
+			return false;
+		}
+		must(taken > 0 && (uint32_t)taken <= count - done, "%d of %u layers", taken,
+		     count - done);
+		count_call(s);
+		done += (uint32_t)taken;
+	}
+	must(s->stream.pending.count == 0, "all is answered for, and something is pending");
+	return true;
+}
+
+/* Above a piece: two slices of its runs, and then the event, which follows both. */
+static bool copy_sliced(struct stage *s, const struct oki_layer_copy *layer)
+{
+	struct oki_layer_copy slices[2] = {*layer, *layer};
+	slices[0].event = slices[1].event = NULL;
+	slices[0].run_count /= 2;
+	slices[1].runs += slices[0].run_count;
+	slices[1].run_count -= slices[0].run_count;
+	seen.sliced++;
+	return copy_all(s, &slices[0], 1) && copy_all(s, &slices[1], 1) &&
+	       (!layer->event || record(s, layer->event));
+}
+
 static bool copy_some(struct stage *s, uint32_t part, uint32_t first, uint32_t count,
 		      const CUevent *events)
 {
@@ -207,21 +248,9 @@ static bool copy_some(struct stage *s, uint32_t part, uint32_t first, uint32_t c
 	if (below(8) == 0)
 		s->device.path = OKV_COPY_DMA;
 	model.no_memory = below(8) == 0;
-	for (uint32_t done = 0; done < count;) {
-		struct okv_error err = {0};
-		int taken = oki_cuda_ways_copy(&s->stream, operation.direction, layers + done,
-					       count - done, &err);
-		if (taken < 0) {
-			must(model.refused, "failed though nothing did: %s", err.text);
-			return false;
-		}
-		must(taken > 0 && (uint32_t)taken <= count - done, "%d of %u layers", taken,
-		     count - done);
-		count_call(s);
-		done += (uint32_t)taken;
-	}
-	must(s->stream.pending.count == 0, "all is answered for, and something is pending");
-	return true;
+	if (count == 1 && layers[0].run_count > 1 && below(3) == 0)
+		return copy_sliced(s, &layers[0]);
+	return copy_all(s, layers, count);
 }
 
 /* The layers from `first` on that one call may have, of one group or of any. */
@@ -245,15 +274,6 @@ static uint64_t make_events(uint32_t part, CUevent *ret_events)
 		wanted |= (uint64_t)has_one << l;
 	}
 	return wanted;
-}
-
-static bool record(struct stage *s, CUevent event)
-{
-	struct okv_error err = {0};
-	if (oki_device_cuda.record_event(&s->stream, event, &err) == 0)
-		return true;
-	must(model.refused, "failed though nothing did: %s", err.text);
-	return false;
 }
 
 static bool mark(struct stage *s, const char *what)
@@ -340,6 +360,7 @@ static void check_seen(void)
 	ck_assert_uint_gt(seen.gates, SEEDS);
 	ck_assert_uint_gt(seen.counter_waits, SEEDS);
 	ck_assert_uint_gt(seen.layer_events, SEEDS);
+	ck_assert_uint_gt(seen.sliced, SEEDS / 10);
 	for (uint32_t way = 0; way < 3; way++)
 		ck_assert_uint_gt(seen.calls[way], SEEDS);
 	ck_assert_uint_gt(seen.cut_calls, SEEDS / 10);

@@ -114,6 +114,10 @@ static void check_runs(const struct oki_layer_copy *layer)
 {
 	ptrdiff_t at = layer->map - geometry.maps;
 	uint32_t group = schema.layers[at].group;
+	if (in_hand->slice_rows[group]) {
+		ck_assert_ptr_eq(layer->runs, in_hand->runs[group].runs + in_hand->at_run);
+		return;
+	}
 	ck_assert_ptr_eq(layer->runs, in_hand->runs[group].runs);
 	ck_assert_uint_eq(layer->run_count, in_hand->runs[group].count);
 }
@@ -304,13 +308,109 @@ START_TEST(pieces_have_layers_of_any_size)
 	for (uint32_t i = 0; i < LAYERS; i++)
 		schema.layers[schema.by_order[i]].segment_bytes[0] = mib[i] * MIB;
 	begin_groups(&t, 0, 2);
-	/* 32 MiB, then a layer that has no room but goes, as it is the first. */
+	/* 32 MiB, as the next one has no room; then 64 and 64. */
 	ck_assert_int_eq(some(&t), 0);
-	ck_assert_str_eq(story, "c2 E1 E2 c1 E3 m0 ");
+	ck_assert_str_eq(story, "c2 E1 E2 m0 ");
 	story[0] = 0;
 	ck_assert_int_eq(some(&t), 0);
-	ck_assert_str_eq(story, "c1 E4 c1 E5 m0 ");
+	ck_assert_str_eq(story, "c2 E3 E4 m0 ");
+	story[0] = 0;
+	complete = t.pieces.marks[0];
+	ck_assert_int_eq(some(&t), 1);
+	ck_assert_str_eq(story, "c2 E5 E6 ");
 	end(&t);
+}
+END_TEST
+
+/* So many blocks of one group, one after the other. */
+static void begin_blocks(struct oki_transfer *t, uint32_t count)
+{
+	const uint64_t blocks = 1ull << 40; /* nobody reads them */
+	static struct oki_pair pairs[32];
+	static uint32_t pages[32];
+	struct okv_error err;
+	struct oki_part part = {.groups_done = 1, .last = true};
+	for (uint32_t i = 0; i < count; i++) {
+		const uint64_t at = blocks + i * schema.groups[0].block_bytes;
+		pairs[i] = (struct oki_pair){.host = (uint8_t *)(uintptr_t)at, .ordinal = i};
+		pages[i] = i;
+	}
+	part.groups[0].pairs = pairs;
+	part.groups[0].count = count;
+	t->groups[0] = (struct oki_transfer_group){0, count, pages};
+	t->source = &source;
+	t->group_count = 1;
+	t->events = events;
+	t->recorded = recorded;
+	ck_assert_int_eq(oki_submit_begin(&w, t, &part, &err), 0);
+}
+
+/* A layer of 320 MiB is no piece: it goes in five, and its event comes behind the last one. */
+START_TEST(large_layers_go_in_slices)
+{
+	static const char layer[][40] = {"m0 c1 m0 c1 m0 c1 m0 c1 e1 ",
+					 "m0 c1 m0 c1 m0 c1 m0 c1 e3 ",
+					 "m0 c1 m0 c1 m0 c1 m0 c1 e5 "};
+	struct oki_transfer t = {0};
+	char expected[256];
+	in_pieces(&t);
+	begin_blocks(&t, 10);
+	ck_assert_uint_eq(t.part.slice_rows[0], 2);
+	ck_assert_uint_eq(t.part.runs[0].count, 5);
+	snprintf(expected, sizeof(expected), "e2 e4 e6 c1 %sm0 c1 %sm0 c1 %s", layer[0], layer[1],
+		 layer[2]);
+	for (int turns = 0; some(&t) == 0; turns++) {
+		ck_assert_int_lt(turns, 20);
+		ck_assert_uint_le(t.pieces.bytes, OKI_PIECE_BYTES);
+		/* Every piece is copied as soon as it is asked for. */
+		complete = t.pieces.marks[t.pieces.filling];
+	}
+	ck_assert_str_eq(story, expected);
+	end(&t);
+}
+END_TEST
+
+/* Every row once, whatever has to be cut: blocks from each other, or pages of one block. */
+START_TEST(runs_are_cut_into_rows)
+{
+	uint8_t *const host = (uint8_t *)(uintptr_t)(1ull << 40);
+	for (uint32_t rows = 1; rows < 40; rows++) {
+		struct oki_compile_scratch scratch = {0};
+		struct oki_runs runs;
+		uint32_t at = 0;
+		ck_assert(oki_runs_take(&scratch, 3, &runs));
+		runs.runs[0] = (struct oki_run){host, 1000, 5, 7, 100, 6, 2, 3};
+		runs.runs[1] = (struct oki_run){host + 90000, 0, 1, 0, 900, 1, 0, 0};
+		runs.runs[2] = (struct oki_run){host + 95000, 50, 30, 1, 2000, 1, 0, 0};
+		runs.count = 3;
+		ck_assert(oki_runs_cut(&scratch, &runs, rows));
+		for (uint32_t r = 0; r < runs.count; r++) {
+			const struct oki_run *run = &runs.runs[r];
+			ck_assert_uint_le(run->blocks * run->inner, rows);
+			ck_assert(run->blocks > 1 || (!run->host_pitch && !run->page_pitch));
+			ck_assert(run->inner > 1 || !run->inner_step);
+			for (uint32_t o = 0; o < run->blocks; o++)
+				for (uint32_t j = 0; j < run->inner; j++, at++) {
+					uint32_t k = at < 30 ? at / 6 : at - 31;
+					uint64_t base = at < 30	   ? k * 1000
+							: at == 30 ? 90000
+								   : 95000 + k * 50;
+					uint32_t in_page = at < 30    ? 100 + k * 7 + at % 6 * 3
+							   : at == 30 ? 900
+								      : 2000 + k;
+					ck_assert_ptr_eq(run->host + o * run->host_pitch,
+							 host + base);
+					ck_assert_uint_eq(run->page + o * run->page_pitch +
+								  j * run->inner_step,
+							  in_page);
+					ck_assert_uint_eq(run->inner_first + j,
+							  at < 30 ? 2 + at % 6 : 0);
+				}
+		}
+		ck_assert_uint_eq(at, 61);
+		oki_runs_give(&scratch, &runs);
+		oki_compile_scratch_fini(&scratch);
+	}
 }
 END_TEST
 
@@ -390,6 +490,8 @@ int main(void)
 	tcase_add_loop_test(tc, pieces_end_in_marks, 0, 2);
 	tcase_add_test(tc, pieces_count_what_was_taken);
 	tcase_add_test(tc, pieces_have_layers_of_any_size);
+	tcase_add_test(tc, large_layers_go_in_slices);
+	tcase_add_test(tc, runs_are_cut_into_rows);
 	tcase_add_loop_test(tc, nobody_waits_for_the_fenced, 0, 2);
 	tcase_add_test(tc, a_stream_that_waits_says_so);
 	suite_add_tcase(suite, tc);
