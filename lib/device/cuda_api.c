@@ -24,8 +24,13 @@ struct entry {
 #define REQUIRED(field, symbol) {NAME(symbol), offsetof(struct oki_cuda_api, field), false},
 #define OPTIONAL(field, symbol) {NAME(symbol), offsetof(struct oki_cuda_api, field), true},
 
-static const struct entry entries[] = {OKI_CUDA_CALLS(REQUIRED) OKI_CUDA_OPTIONAL_CALLS(OPTIONAL)
-					       OKI_CUDA_TIME_CALLS(OPTIONAL)};
+static const struct entry entries[] = {
+	OKI_CUDA_CALLS(REQUIRED) OKI_CUDA_OPTIONAL_CALLS(OPTIONAL) OKI_CUDA_TIME_CALLS(OPTIONAL)
+#if OKI_CUDA_HAS_BATCH
+		{OKI_CUDA_BATCH_NAME, offsetof(struct oki_cuda_api, copy_batch), true},
+	{OKI_CUDA_BATCH_12_NAME, offsetof(struct oki_cuda_api, copy_batch_12), true},
+#endif
+};
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct oki_cuda_api loaded;

@@ -51,16 +51,23 @@
 	CALL(priority_range, cuCtxGetStreamPriorityRange)
 
 /* Done without where it is absent (NULL). */
-#if CUDA_VERSION >= 13000
-#define OKI_CUDA_HAS_BATCH 1
-#define OKI_CUDA_BATCH_CALLS(CALL) CALL(copy_batch, cuMemcpyBatchAsync)
-#else
-#define OKI_CUDA_HAS_BATCH 0
-#define OKI_CUDA_BATCH_CALLS(CALL)
+#define OKI_CUDA_OPTIONAL_CALLS(CALL) CALL(stream_wait_value, cuStreamWaitValue32)
+/*
+ * Likewise. One name of cuda.h, which it maps to the first of these from 13.0 on, and which was the
+ * second one before, that also says which copy was refused: drivers of 13.0 have both, those of
+ * 12.8 the second. So both are named here, whatever the header.
+ */
+#define OKI_CUDA_HAS_BATCH (CUDA_VERSION >= 12080)
+#define OKI_CUDA_BATCH_NAME "cuMemcpyBatchAsync_v2"
+#define OKI_CUDA_BATCH_12_NAME "cuMemcpyBatchAsync"
+#if OKI_CUDA_HAS_BATCH
+typedef CUresult oki_cuda_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+				CUmemcpyAttributes *attributes, size_t *first,
+				size_t attribute_count, CUstream stream);
+typedef CUresult oki_cuda_batch_12(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+				   CUmemcpyAttributes *attributes, size_t *first,
+				   size_t attribute_count, size_t *ret_failed, CUstream stream);
 #endif
-#define OKI_CUDA_OPTIONAL_CALLS(CALL)                \
-	CALL(stream_wait_value, cuStreamWaitValue32) \
-	OKI_CUDA_BATCH_CALLS(CALL)
 /* Likewise; most builds of the stand-in driver have no times, on which a choice would depend. */
 #define OKI_CUDA_TIME_CALLS(CALL) CALL(event_elapsed, cuEventElapsedTime)
 
@@ -70,6 +77,10 @@ struct oki_cuda_api {
 	OKI_CUDA_OPTIONAL_CALLS(OKI_CUDA_FIELD)
 	OKI_CUDA_TIME_CALLS(OKI_CUDA_FIELD)
 #undef OKI_CUDA_FIELD
+#if OKI_CUDA_HAS_BATCH
+	oki_cuda_batch *copy_batch;
+	oki_cuda_batch_12 *copy_batch_12; /* for drivers that lack the other one */
+#endif
 };
 
 /* Load the driver and initialize it, once per process. OKV_E_UNSUPPORTED says what is missing. */

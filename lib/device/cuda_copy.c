@@ -57,14 +57,18 @@ static CUresult emit_batch(struct emitter *e)
 	CUmemcpyAttributes attributes = {
 		.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
 	};
-	size_t first = 0;
-	if (e->api)
+	size_t first = 0, failed = 0;
+	if (!e->api)
+		return CUDA_SUCCESS;
+	if (e->api->copy_batch)
 		return e->api->copy_batch(e->to, e->from, e->bytes, e->count, &attributes, &first,
 					  1, e->stream);
+	return e->api->copy_batch_12(e->to, e->from, e->bytes, e->count, &attributes, &first, 1,
+				     &failed, e->stream);
 #else
 	(void)e;
-#endif
 	return CUDA_SUCCESS;
+#endif
 }
 
 static CUresult flush(struct emitter *e)
@@ -432,7 +436,7 @@ static void emitter_init(struct emitter *e, const struct oki_cuda_api *api,
 bool oki_cuda_has_batch(const struct oki_cuda_api *api)
 {
 #if OKI_CUDA_HAS_BATCH
-	return api->copy_batch != NULL;
+	return api->copy_batch || api->copy_batch_12;
 #else
 	(void)api;
 	return false;

@@ -232,17 +232,20 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream stream)
 	return push_copy(stream, &copy);
 }
 
-#if CUDA_VERSION >= 13000 && !defined(STANDIN_OLD)
+#define BATCH_13 "cuMemcpyBatchAsync_v2"
+#define BATCH_12 "cuMemcpyBatchAsync"
+
+#if CUDA_VERSION >= 12080 && !defined(STANDIN_OLD)
 /* The copies of a batch come in any order: here from the last one to the first. */
-CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
-			    CUmemcpyAttributes *attributes, size_t *indexes, size_t attribute_count,
-			    CUstream stream)
+static CUresult push_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+			   CUmemcpyAttributes *attributes, size_t *indexes, size_t attribute_count,
+			   CUstream stream)
 {
-	ENTER(STANDIN_IN_CONTEXT);
 	if (count == 0 || attribute_count != 1 || indexes[0] != 0 ||
 	    attributes[0].srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || stream == NULL ||
 	    stream == CU_STREAM_LEGACY)
 		return CUDA_ERROR_INVALID_VALUE;
+	standin_count(&standin_now.batches, 1);
 	for (size_t i = count; i-- > 0;) {
 		const void *host = (const void *)(uintptr_t)to[i];
 		struct copy copy = {
@@ -258,6 +261,38 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, s
 	}
 	return CUDA_SUCCESS;
 }
+
+/* By their names: cuda.h has one of them. */
+CUresult batch_12(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+		  CUmemcpyAttributes *attributes, size_t *indexes, size_t attribute_count,
+		  size_t *ret_failed, CUstream stream) __asm__(BATCH_12);
+
+CUresult batch_12(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+		  CUmemcpyAttributes *attributes, size_t *indexes, size_t attribute_count,
+		  size_t *ret_failed, CUstream stream)
+{
+	CUresult result = standin_enter(BATCH_12, STANDIN_IN_CONTEXT);
+	*ret_failed = SIZE_MAX;
+	return result != CUDA_SUCCESS ? result
+				      : push_batch(to, from, bytes, count, attributes, indexes,
+						   attribute_count, stream);
+}
+
+#ifndef STANDIN_12
+CUresult batch_13(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+		  CUmemcpyAttributes *attributes, size_t *indexes, size_t attribute_count,
+		  CUstream stream) __asm__(BATCH_13);
+
+CUresult batch_13(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+		  CUmemcpyAttributes *attributes, size_t *indexes, size_t attribute_count,
+		  CUstream stream)
+{
+	CUresult result = standin_enter(BATCH_13, STANDIN_IN_CONTEXT);
+	return result != CUDA_SUCCESS ? result
+				      : push_batch(to, from, bytes, count, attributes, indexes,
+						   attribute_count, stream);
+}
+#endif
 #endif
 
 /* ---- launches ---- */

@@ -20,6 +20,7 @@ struct standin_counts {
 	uint32_t copies;
 	uint32_t beside; /* copies accepted while another stream had a launch to do; no test's */
 	uint32_t value_waits;
+	uint32_t batches; /* batched calls that were accepted */
 };
 
 void standin_counts(struct standin_counts *ret_counts);

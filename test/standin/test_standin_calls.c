@@ -11,7 +11,13 @@
 
 #define NAME(field, symbol) SIM_NAME(symbol),
 static const char *const required[] = {OKI_CUDA_CALLS(NAME)};
-static const char *const optional[] = {OKI_CUDA_OPTIONAL_CALLS(NAME)};
+static const char *const optional[] = {
+	OKI_CUDA_OPTIONAL_CALLS(NAME)
+#if OKI_CUDA_HAS_BATCH
+		OKI_CUDA_BATCH_NAME,
+	OKI_CUDA_BATCH_12_NAME,
+#endif
+};
 #undef NAME
 
 START_TEST(every_entry_point_is_there)

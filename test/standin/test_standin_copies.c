@@ -4,6 +4,8 @@
  */
 #include "standin/standin_case.h"
 
+#include "device/cuda_api.h"
+
 #include <stdlib.h>
 #include "support/suite.h"
 
@@ -137,6 +139,25 @@ static struct okv_lease *found(struct sim_case *c, uint64_t seq, uint32_t count)
 	ck_assert_ptr_nonnull(lease);
 	return lease;
 }
+
+/* Scattered rows by copy engines: batched calls where the driver has them, by either name, and else
+ * a call each. */
+START_TEST(scattered_rows_go_in_batches)
+{
+	const bool old = getenv("OKV_STANDIN_OLD") || !OKI_CUDA_HAS_BATCH;
+	struct standin_counts held, before, after;
+	uint32_t seen;
+	sim_held(&held);
+	struct sim_case *c = sim_case_new(&geometries[0], 0, 0);
+	kv_ok(sim_case_register(c, OKV_COPY_DMA, kv_err));
+	ck_assert_int_eq(sim_publish(c, 1), 0);
+	sim.standin_counts(&before);
+	ck_assert_int_eq(sim_restore(c, 1, &seen), 0);
+	sim.standin_counts(&after);
+	ck_assert_uint_eq(after.batches > before.batches, !old);
+	sim_case_close(c, &held);
+}
+END_TEST
 
 /* The GPU's only queue stands behind the producer, for which the caller is to open the gate: start
  * calls return all the same, each with a stream that it had to make. */
@@ -322,6 +343,7 @@ int main(void)
 		kv_left_out(by_the_kernel, "built without nvcc");
 	tcase_add_loop_test(tc, in_pieces, 0, (SIM_HAS_KERNEL ? 2 : 1) * (int)LARGE);
 	tcase_add_loop_test(tc, an_operation_that_waits_has_few_streams, 0, SIM_HAS_KERNEL ? 2 : 1);
+	tcase_add_test(tc, scattered_rows_go_in_batches);
 	tcase_add_loop_test(tc, start_calls_wait_for_no_queue, 0, SIM_HAS_KERNEL ? 2 : 1);
 	if (!SIM_HAS_KERNEL)
 		kv_left_out(by_both_ways, "built without nvcc");

@@ -40,7 +40,12 @@ static const struct config {
 
 /* Each entry point that failed in some test. */
 #define NAME(field, symbol) SIM_NAME(symbol),
-static const char *const names[] = {OKI_CUDA_CALLS(NAME) OKI_CUDA_OPTIONAL_CALLS(NAME)};
+static const char *const names[] = {
+	OKI_CUDA_CALLS(NAME) OKI_CUDA_OPTIONAL_CALLS(NAME)
+#if OKI_CUDA_HAS_BATCH
+		OKI_CUDA_BATCH_NAME,
+#endif
+};
 #undef NAME
 #define NAMES (sizeof(names) / sizeof(names[0]))
 static bool failed_once[NAMES];
