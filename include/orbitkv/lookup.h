@@ -66,7 +66,8 @@ struct okv_lookup_result {
  *          be NULL then). okv_lease_release().
  * Errors   OKV_E_AGAIN: the reservation limit leaves nothing, no place for a lease is left, or the
  *          request area is full. OKV_E_TIMEOUT: no answer in time; it changed nothing.
- *          OKV_E_LIMIT: the shortest prefix is larger than leases may ever pin. A miss is no error.
+ *          OKV_E_LIMIT: the shortest usable prefix is larger than leases may pin
+ *          at all. A miss is no error.
  * Blocks   for one answer.   Threads any.
  */
 OKV_EXPORT int okv_lookup(struct okv_namespace *ns, const struct okv_lookup_options *opts,

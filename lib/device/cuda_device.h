@@ -352,8 +352,8 @@ void oki_cuda_chunks_empty(struct oki_stream *stream);
 CUresult oki_cuda_chunk_take(struct oki_stream *stream, uint64_t bytes, void **ret_host,
 			     CUdeviceptr *ret_device);
 
-/* Measure device->rates, or take what this process measured before. For so long at most; what was
- * not measured by then keeps its default. */
+/* Measure device->rates, or take what this process measured before. No figure is
+ * begun after so long; what was not measured by then keeps its default. */
 #define OKI_CUDA_MEASURE_NS 80000000u
 void oki_cuda_measure(struct oki_device *device);
 

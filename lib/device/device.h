@@ -120,12 +120,12 @@ struct oki_device_ops {
 		     struct okv_error *err);
 	/*
 	 * Queue layers that follow each other in consumption order, of any groups, at most
-	 * OKI_JOIN_MAX: the first ones, as many as the device takes at once. Returns how many
-	 * those are, at least one; the rest is for the next call, at once. Borrows maps and runs
-	 * until a mark recorded later is complete, the array for the call only. Until the stream
-	 * is recycled the same runs pointer and count stand for the same runs, and after a refusal
-	 * nothing more is copied. A layer may come again with other runs, which may overtake the
-	 * first ones: its event is then for record_event().
+	 * OKI_JOIN_MAX, with at most OKV_MAX_GROUPS different runs: the first ones, as many as the
+	 * device takes at once. Returns how many those are, at least one; the rest is for the next
+	 * call, at once. Borrows maps and runs until a mark recorded later is complete, the array
+	 * for the call only. Until the stream is recycled the same runs pointer and count stand for
+	 * the same runs, and after a refusal nothing more is copied. A layer may come again with
+	 * other runs, which may overtake the first ones: its event is then for record_event().
 	 */
 	int (*copy)(struct oki_stream *stream, enum oki_direction direction,
 		    const struct oki_layer_copy *layers, uint32_t layer_count,

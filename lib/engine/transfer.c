@@ -142,6 +142,7 @@ void oki_transfer_go(struct okv_op *op, struct okw_request *head, uint32_t reque
 			 1);
 	head->binding_id = op->binding->id;
 	head->namespace_id = op->binding->ns->id;
+	oki_op_get(op); /* ours: another thread may be told of its end, and release it */
 	/* The worker looks by itself from the moment it has the transfer until it rests. */
 	oki_record_submit(op, head, request_bytes, op->engine->options.spin_us > 0);
 	oki_op_get(op); /* the worker's */
@@ -149,6 +150,7 @@ void oki_transfer_go(struct okv_op *op, struct okw_request *head, uint32_t reque
 	/* A session lost before this operation was in the table did not see it. */
 	if (atomic_load(&op->engine->state))
 		oki_op_abandon(op, OKV_E_SESSION, "the session is lost");
+	oki_op_put(op);
 }
 
 int oki_transfer_check_ready(const struct okv_binding *b, const struct okv_ready *ready,

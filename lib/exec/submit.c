@@ -171,19 +171,22 @@ static struct CUevent_st *event_of(const struct oki_worker *w, const struct oki_
 	return t->events && whole && is_done(w, &t->part, layer) ? t->events[layer] : NULL;
 }
 
-/* As many as the piece has room for, or one if it is empty; a slice that is not a layer's last one
- * ends the stretch. */
+/* As many as the piece has room for, or one if it is empty; slices go alone, so that there are no
+ * more kinds of runs than groups, and that no layer waits for the event of a sliced one. */
 static void next_stretch(const struct oki_worker *w, const struct oki_transfer *t,
 			 struct stretch *ret_stretch)
 {
 	const struct oki_schema *schema = w->config.schema;
 	const struct oki_submission *part = &t->part;
-	const bool empty = t->pieces.bytes == 0;
-	uint64_t left = t->pieces.marks[0] ? OKI_PIECE_BYTES - t->pieces.bytes : UINT64_MAX;
+	const uint64_t taken = t->pieces.bytes;
+	uint64_t left = taken < OKI_PIECE_BYTES ? OKI_PIECE_BYTES - taken : 0;
+	if (!t->pieces.marks[0])
+		left = UINT64_MAX;
 	struct stretch *st = ret_stretch;
 	uint32_t end = part->place, at_run = part->at_run;
 	st->count = 0;
-	while (end < schema->layer_count && at_run == (st->count ? 0 : part->at_run)) {
+	bool sliced = false;
+	while (end < schema->layer_count && !sliced) {
 		uint32_t layer = schema->by_order[end], i = st->count, run_count;
 		const struct oki_runs *runs = &part->runs[schema->layers[layer].group];
 		if (!runs->count) {
@@ -191,7 +194,8 @@ static void next_stretch(const struct oki_worker *w, const struct oki_transfer *
 			continue;
 		}
 		uint64_t bytes = next_slice(w, part, layer, at_run, &run_count);
-		if (i == OKI_JOIN_MAX || (bytes > left && !(empty && i == 0)))
+		sliced = run_count < runs->count;
+		if (i == OKI_JOIN_MAX || (i > 0 && sliced) || (bytes > left && (taken || i > 0)))
 			break;
 		left -= bytes < left ? bytes : left;
 		st->places[i] = end;

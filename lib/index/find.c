@@ -64,8 +64,7 @@ static bool within_limits(const struct pinning *p, uint64_t more, uint64_t more_
 	       p->account->bytes + more_own <= p->index->session_bytes;
 }
 
-/* Whether it fits even if no block of it is pinned yet. */
-static bool surely_affordable(const struct pinning *p, uint64_t tokens)
+static uint64_t whole_bytes(const struct pinning *p, uint64_t tokens)
 {
 	uint64_t bytes = 0;
 	for (uint32_t i = 0; i < p->ask->group_count; i++) {
@@ -73,6 +72,13 @@ static bool surely_affordable(const struct pinning *p, uint64_t tokens)
 		oki_usable_range(&p->usable->groups[i], tokens, &first, &count);
 		bytes += count * block_bytes(p, i);
 	}
+	return bytes;
+}
+
+/* Whether it fits even if no block of it is pinned yet. */
+static bool surely_affordable(const struct pinning *p, uint64_t tokens)
+{
+	uint64_t bytes = whole_bytes(p, tokens);
 	return within_limits(p, bytes, bytes);
 }
 
@@ -114,14 +120,38 @@ static bool affordable(const struct pinning *p, uint64_t tokens)
 	return within_limits(p, more, more_own);
 }
 
-static uint64_t shorten(const struct pinning *p, uint64_t tokens)
+/* *ret_least: the shortest one that was looked at. */
+static uint64_t shorten(const struct pinning *p, uint64_t tokens, uint64_t *ret_least)
 {
+	*ret_least = tokens;
 	if (surely_affordable(p, tokens))
 		return tokens;
 	count_unpinned(p);
-	while (tokens && !affordable(p, tokens))
+	while (tokens && !affordable(p, tokens)) {
+		*ret_least = tokens;
 		tokens = oki_usable_best(p->usable, tokens - p->usable->step);
+	}
 	return tokens;
+}
+
+/* Not even the shortest prefix fits: at the moment, or ever. */
+static int refuse(const struct pinning *p, uint64_t least, struct okv_error *err)
+{
+	const struct oki_index *index = p->index;
+	uint64_t bytes = whole_bytes(p, least);
+
+	if (bytes > index->reserve_bytes || bytes > index->session_bytes)
+		return oki_fail(
+			err, OKV_E_LIMIT, OKV_STAGE_PREPARE,
+			"the shortest prefix has %llu bytes; leases may pin %llu, a session "
+			"%llu",
+			(unsigned long long)bytes, (unsigned long long)index->reserve_bytes,
+			(unsigned long long)index->session_bytes);
+	return oki_fail(
+		err, OKV_E_AGAIN, OKV_STAGE_PREPARE,
+		"leases pin %llu of %llu bytes, this session %llu of %llu",
+		(unsigned long long)index->pinned_bytes, (unsigned long long)index->reserve_bytes,
+		(unsigned long long)p->account->bytes, (unsigned long long)index->session_bytes);
 }
 
 /* What a shortened lease does not hold was used as well. */
@@ -198,20 +228,9 @@ static int lookup_locked(struct pinning *p, struct okw_lookup_reply *reply, stru
 	oki_leases_expire(index, p->ask->now_ns);
 	oki_usable_probe(index, p->ns, p->ask, index->scratch.rows, p->usable);
 	uint64_t found = oki_usable_best(p->usable, UINT64_MAX);
-	uint64_t tokens = shorten(p, found);
-	if (found && !tokens && !index->pinned_bytes)
-		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_PREPARE,
-				"the shortest prefix exceeds what leases may pin: %llu bytes, "
-				"a session %llu",
-				(unsigned long long)index->reserve_bytes,
-				(unsigned long long)index->session_bytes);
+	uint64_t least, tokens = shorten(p, found, &least);
 	if (found && !tokens)
-		return oki_fail(err, OKV_E_AGAIN, OKV_STAGE_PREPARE,
-				"leases pin %llu of %llu bytes, this session %llu of %llu",
-				(unsigned long long)index->pinned_bytes,
-				(unsigned long long)index->reserve_bytes,
-				(unsigned long long)session->account->bytes,
-				(unsigned long long)index->session_bytes);
+		return refuse(p, least, err);
 	fill_reply(p->ask, p->usable, tokens, reply);
 	if (!tokens)
 		return 0;

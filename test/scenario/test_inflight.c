@@ -1,8 +1,5 @@
-/* Many operations at once: completions, layers, parts of leases, owners, quiesce, dropped handles.
- */
+/* Many operations at once: layers, parts of leases, owners, quiesce, dropped handles. */
 #include <check.h>
-#include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,124 +106,6 @@ START_TEST(r1_publishes_and_restores_from_many_threads_are_exact)
 	}
 	pthread_barrier_destroy(&ready);
 	ck_assert_uint_eq(kv_stats(l.engine).ops_running, 0);
-	kv_local_stop(&l);
-}
-END_TEST
-
-/* ---- completions ---- */
-
-#define NOTIFIED 300u
-
-struct poller {
-	_Atomic uint32_t *total;
-	_Atomic uint32_t *seen; /* by user_data */
-	struct okv_op **ops;
-	uint32_t bad;
-};
-
-static void *poll_completions(void *arg)
-{
-	struct poller *p = arg;
-	struct pollfd fd = {.fd = okv_engine_fd(l.engine), .events = POLLIN};
-	while (*p->total < NOTIFIED) {
-		struct okv_completion c[4];
-		uint32_t n = 0;
-		if (poll(&fd, 1, 100) < 0 && errno != EINTR)
-			p->bad++;
-		p->bad += okv_engine_poll(l.engine, c, 4, &n) != 0;
-		for (uint32_t i = 0; i < n; i++) {
-			p->seen[c[i].user_data]++;
-			p->bad += p->ops[c[i].user_data] != c[i].op;
-			p->bad += okv_op_poll(c[i].op, NULL) != c[i].status;
-			++*p->total;
-		}
-	}
-	return NULL;
-}
-
-START_TEST(every_completion_is_told_exactly_once)
-{
-	start(&small, 0);
-	struct kv_rank a;
-	struct okv_lease *lease;
-	struct okv_op_result r;
-	struct okv_op *ops[NOTIFIED];
-	_Atomic uint32_t total = 0, seen[NOTIFIED] = {0};
-	struct poller pollers[2] = {{.total = &total, .seen = seen, .ops = ops},
-				    {.total = &total, .seen = seen, .ops = ops}};
-	pthread_t threads[2];
-	kv_rank_open(&a, l.ns, &small, 0);
-	ck_assert_int_eq(kv_publish(&a, 1, 0, 8, NULL, &r), 0);
-	ck_assert_uint_eq(kv_lookup(l.ns, 1, 8, 1, &lease), 8);
-	struct pollfd fd = {.fd = okv_engine_fd(l.engine), .events = POLLIN};
-	ck_assert_int_eq(poll(&fd, 1, 0), 0);
-	for (uint32_t i = 0; i < NOTIFIED; i++) {
-		uint32_t page = i % 96;
-		struct okv_restore_group g = {.first = i % 8, .count = 1, .pages = &page};
-		struct okv_restore_options o;
-		okv_restore_options_init(&o);
-		o.flags = OKV_OP_NOTIFY | OKV_RESTORE_KEEP;
-		o.group_count = 1;
-		o.groups = &g;
-		o.user_data = i;
-		if (i >= 96)
-			okv_op_wait(ops[i - 96], -1, NULL);
-		kv_ok(okv_restore_start(a.binding, lease, &o, &ops[i], kv_err));
-		if (i % 5 == 0)
-			okv_op_cancel(ops[i]);
-		if (i == 0)
-			for (uint32_t t = 0; t < 2; t++)
-				ck_assert_int_eq(pthread_create(&threads[t], NULL, poll_completions,
-								&pollers[t]),
-						 0);
-	}
-	for (uint32_t t = 0; t < 2; t++) {
-		ck_assert_int_eq(pthread_join(threads[t], NULL), 0);
-		ck_assert_uint_eq(pollers[t].bad, 0);
-	}
-	for (uint32_t i = 0; i < NOTIFIED; i++) {
-		ck_assert_uint_eq(seen[i], 1);
-		okv_op_release(ops[i]);
-	}
-	/* Nothing more is to come, and nobody says so. */
-	ck_assert_int_eq(poll(&fd, 1, 0), 0);
-	okv_lease_release(lease);
-	kv_rank_close(&a);
-	kv_local_stop(&l);
-}
-END_TEST
-
-START_TEST(a_completion_outlives_its_handle_and_silent_ones_do_not_appear)
-{
-	start(&small, 0);
-	struct kv_rank a;
-	struct okv_lease *lease;
-	struct okv_op_result r;
-	struct okv_op *op;
-	struct okv_completion c[4];
-	uint32_t n, page = 5, other = 6;
-	kv_rank_open(&a, l.ns, &small, 0);
-	ck_assert_int_eq(kv_publish(&a, 1, 0, 8, NULL, &r), 0);
-	ck_assert_uint_eq(kv_lookup(l.ns, 1, 8, 3, &lease), 8);
-	ck_assert_int_eq(kv_restore(&a, lease, 0, 1, &other, 0, &r), 0);
-	kv_ok(kv_restore_start(&a, lease, 0, 1, &page, OKV_OP_NOTIFY, &op, kv_err));
-	okv_op_release(op);
-	struct pollfd fd = {.fd = okv_engine_fd(l.engine), .events = POLLIN};
-	ck_assert_int_eq(poll(&fd, 1, 60000), 1);
-	ck_assert_int_eq(okv_engine_poll(l.engine, c, 4, &n), 0);
-	ck_assert_uint_eq(n, 1);
-	ck_assert_ptr_eq(c[0].op, op);
-	ck_assert_int_eq(c[0].status, 0);
-	ck_assert_uint_eq(kv_wrong(&a, 1, 0, &page), 0);
-	ck_assert_int_eq(okv_engine_poll(l.engine, c, 4, &n), 0);
-	ck_assert_uint_eq(n, 0);
-	ck_assert_int_eq(poll(&fd, 1, 0), 0);
-	/* One that nobody takes goes with the engine. */
-	kv_ok(kv_restore_start(&a, lease, 0, 1, &page, OKV_OP_NOTIFY, &op, kv_err));
-	ck_assert_int_eq(okv_op_wait(op, -1, NULL), 0);
-	okv_op_release(op);
-	okv_lease_release(lease);
-	kv_rank_close(&a);
 	kv_local_stop(&l);
 }
 END_TEST
@@ -581,8 +460,6 @@ int main(void)
 	TCase *t = tcase_create("inflight");
 	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, r1_publishes_and_restores_from_many_threads_are_exact, 0, 2);
-	tcase_add_test(t, every_completion_is_told_exactly_once);
-	tcase_add_test(t, a_completion_outlives_its_handle_and_silent_ones_do_not_appear);
 	tcase_add_test(t, any_part_of_a_lease_in_any_order_and_shares_are_counted);
 	tcase_add_loop_test(t, handles_are_released_in_any_state_and_order, 0, 2);
 	tcase_add_test(t, layers_become_ready_in_consumption_order);

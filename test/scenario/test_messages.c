@@ -161,7 +161,7 @@ START_TEST(a_block_larger_than_leases_may_pin)
 	lo.group_count = 1;
 	lo.groups = &both;
 	names(okv_lookup(l.ns, &lo, &found, &lease, &said), OKV_E_LIMIT,
-	      "the shortest prefix exceeds what leases may pin: 41943 bytes");
+	      "leases may pin 41943, a session");
 	lo.flags = OKV_LOOKUP_PEEK;
 	kv_ok(okv_lookup(l.ns, &lo, &found, NULL, kv_err));
 	ck_assert_uint_eq(found.groups[0].count, 2);

@@ -35,7 +35,8 @@ static void stage_counters(struct stage *s)
 	calls.counters = malloc(sizeof(s->stream.counts));
 	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS; i++)
 		s->stream.counts[i] = calls.counters[i] = UINT32_MAX - 10;
-	s->stream.counters = (CUdeviceptr)(uintptr_t)calls.counters;
+	s->stream.counter_memory = (CUdeviceptr)(uintptr_t)calls.counters;
+	s->stream.counters = s->stream.counter_memory;
 }
 
 static void stage_fini(struct stage *s)

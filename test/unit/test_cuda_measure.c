@@ -63,10 +63,42 @@ static CUresult device_pointer(CUdeviceptr *ret_at, void *at, unsigned flags)
 	return CUDA_SUCCESS;
 }
 
+/* Nothing is copied: only the waits take time. */
+static CUresult to_device(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	(void)to, (void)from, (void)bytes, (void)stream;
+	return CUDA_SUCCESS;
+}
+
+static CUresult to_host(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	(void)to, (void)from, (void)bytes, (void)stream;
+	return CUDA_SUCCESS;
+}
+
+static CUresult rows(const CUDA_MEMCPY2D *copy, CUstream stream)
+{
+	(void)copy, (void)stream;
+	return CUDA_SUCCESS;
+}
+
+static CUresult launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+		       unsigned by, unsigned bz, unsigned shared, CUstream stream,
+		       void **parameters, void **extra)
+{
+	(void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared;
+	(void)stream, (void)parameters, (void)extra;
+	return CUDA_SUCCESS;
+}
+
 /* As many waits as a look took. */
 static uint32_t look(struct oki_device *device, uint64_t each_ns)
 {
-	struct oki_cuda_api api = fake(true);
+	struct oki_cuda_api api = fake(false);
+	api.copy_to_device = to_device;
+	api.copy_to_host = to_host;
+	api.copy_2d = rows;
+	api.launch = launch;
 	api.stream_synchronize = synchronize;
 	api.device_uuid = uuid;
 	api.stream_create = stream_create;
@@ -87,19 +119,33 @@ START_TEST(a_slow_gpu_is_given_up)
 	struct oki_device device;
 	card = 1;
 	now_ns = 1000 * MS;
-	/* Tables are written without a look at the clock, four for a direction. */
-	ck_assert_uint_le(look(&device, 5 * MS), OKI_CUDA_MEASURE_NS / (5 * MS) + 2 * 5);
-	ck_assert_uint_le(now_ns - 1000 * MS, OKI_CUDA_MEASURE_NS + 2 * 5 * 5 * MS);
+	/* What was begun in time ends: two series, and a table before them. */
+	ck_assert_uint_le(look(&device, 5 * MS), OKI_CUDA_MEASURE_NS / (5 * MS) + 2 * 3);
+	ck_assert_uint_le(now_ns - 1000 * MS, OKI_CUDA_MEASURE_NS + 2 * 3 * 5 * MS);
 	/* What was not measured is as before, and another time may be better. */
 	ck_assert(device.rates[0].launch_ns == oki_cuda_default_rates.launch_ns);
 	ck_assert_uint_gt(look(&device, 0), 0);
 }
 END_TEST
 
+/* At whatever of the last waits of a direction the time is over. */
+START_TEST(what_was_cut_short_is_not_kept)
+{
+	struct oki_device device;
+	card = 100;
+	uint32_t all = look(&device, 0);
+	for (uint32_t left = 0; left < 12; left++) {
+		card++;
+		bool whole = look(&device, OKI_CUDA_MEASURE_NS / (all - 2 * left)) == all;
+		ck_assert_msg(whole || look(&device, 0) > 0, "%u waits were left", left);
+	}
+}
+END_TEST
+
 START_TEST(the_whole_of_it_is_kept)
 {
 	struct oki_device device;
-	card = 2;
+	card = 255;
 	ck_assert_uint_gt(look(&device, 1000), 50);
 	ck_assert_uint_eq(look(&device, 1000), 0);
 }
@@ -112,6 +158,7 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, a_slow_gpu_is_given_up);
 	tcase_add_test(tc, the_whole_of_it_is_kept);
+	tcase_add_test(tc, what_was_cut_short_is_not_kept);
 	suite_add_tcase(suite, tc);
 	return kv_suite_run(suite);
 }

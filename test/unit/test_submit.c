@@ -114,12 +114,10 @@ static void check_runs(const struct oki_layer_copy *layer)
 {
 	ptrdiff_t at = layer->map - geometry.maps;
 	uint32_t group = schema.layers[at].group;
-	if (in_hand->slice_rows[group]) {
-		ck_assert_ptr_eq(layer->runs, in_hand->runs[group].runs + in_hand->at_run);
-		return;
-	}
-	ck_assert_ptr_eq(layer->runs, in_hand->runs[group].runs);
-	ck_assert_uint_eq(layer->run_count, in_hand->runs[group].count);
+	const struct oki_runs *runs = &in_hand->runs[group];
+	ck_assert_ptr_eq(layer->runs, runs->runs + in_hand->at_run);
+	if (layer->run_count != runs->count)
+		ck_assert(in_hand->slice_rows[group] > 0);
 }
 
 static void setup(void)
@@ -345,6 +343,15 @@ static void begin_blocks(struct oki_transfer *t, uint32_t count)
 	ck_assert_int_eq(oki_submit_begin(&w, t, &part, &err), 0);
 }
 
+/* Turn after turn, each piece copied as soon as it is asked for. */
+static void all_turns(struct oki_transfer *t)
+{
+	for (int turns = 0; some(t) == 0; turns++) {
+		ck_assert_int_lt(turns, 20);
+		complete = t->pieces.marks[t->pieces.filling];
+	}
+}
+
 /* A layer of 320 MiB is no piece: it goes in five, and its event comes behind the last one. */
 START_TEST(large_layers_go_in_slices)
 {
@@ -359,13 +366,37 @@ START_TEST(large_layers_go_in_slices)
 	ck_assert_uint_eq(t.part.runs[0].count, 5);
 	snprintf(expected, sizeof(expected), "e2 e4 e6 c1 %sm0 c1 %sm0 c1 %s", layer[0], layer[1],
 		 layer[2]);
-	for (int turns = 0; some(&t) == 0; turns++) {
-		ck_assert_int_lt(turns, 20);
-		ck_assert_uint_le(t.pieces.bytes, OKI_PIECE_BYTES);
-		/* Every piece is copied as soon as it is asked for. */
-		complete = t.pieces.marks[t.pieces.filling];
-	}
+	all_turns(&t);
 	ck_assert_str_eq(story, expected);
+	end(&t);
+}
+END_TEST
+
+/* Nothing shares a call with a slice, which has runs of its own. */
+START_TEST(slices_go_alone)
+{
+	struct oki_transfer t = {0};
+	in_pieces(&t);
+	for (uint32_t i = 2; i < LAYERS; i++)
+		schema.layers[schema.by_order[i]].segment_bytes[0] = MIB;
+	begin_blocks(&t, 3);
+	ck_assert_uint_eq(t.part.slice_rows[0], 2);
+	all_turns(&t);
+	ck_assert_str_eq(story, "e2 e4 e6 c1 m0 c1 e1 c2 E3 E5 ");
+	end(&t);
+}
+END_TEST
+
+/* A row is never cut: a piece of its own, and the next one is as large as ever. */
+START_TEST(rows_above_a_piece)
+{
+	struct oki_transfer t = {0};
+	in_pieces(&t);
+	schema.layers[schema.by_order[0]].segment_bytes[0] = 100 * MIB;
+	begin_blocks(&t, 2);
+	ck_assert_uint_eq(t.part.slice_rows[0], 1);
+	all_turns(&t);
+	ck_assert_str_eq(story, "e2 e4 e6 c1 m0 c1 e1 m0 c1 E3 m0 c1 E5 ");
 	end(&t);
 }
 END_TEST
@@ -491,6 +522,8 @@ int main(void)
 	tcase_add_test(tc, pieces_count_what_was_taken);
 	tcase_add_test(tc, pieces_have_layers_of_any_size);
 	tcase_add_test(tc, large_layers_go_in_slices);
+	tcase_add_test(tc, slices_go_alone);
+	tcase_add_test(tc, rows_above_a_piece);
 	tcase_add_test(tc, runs_are_cut_into_rows);
 	tcase_add_loop_test(tc, nobody_waits_for_the_fenced, 0, 2);
 	tcase_add_test(tc, a_stream_that_waits_says_so);
