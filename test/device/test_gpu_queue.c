@@ -16,6 +16,7 @@
 #define QUEUES 8u	/* of the GPU, for a process that asks for no other number */
 #define OF_OPERATION 4u /* three, and one to look how long kernels wait */
 #define OTHER_STREAMS (QUEUES - OF_OPERATION - 1)
+#define HELD_STREAMS QUEUES
 #define QUEUED 400u /* below what a driver takes before a launch blocks */
 
 static struct okv_layer_schema layers[MAX_LAYERS];
@@ -206,6 +207,41 @@ START_TEST(s14_a_waiting_operation_leaves_queues_to_others)
 		gpu_ok(cudaStreamDestroy(others[i]));
 	for (uint32_t i = 0; i < FRAGMENT_LAYERS; i++)
 		gpu_ok(cudaEventDestroy(list[i].event));
+	gpu_ok(cudaFree(scratch));
+	okv_lease_release(lease);
+}
+END_TEST
+
+/* All queues of the GPU stand, and it is the caller who will open them: start calls return all the
+ * same, also that of the operation for which no stream is there yet. */
+START_TEST(s14_start_calls_return_while_all_queues_stand)
+{
+	struct okv_lease *lease = stored(1, 1);
+	uint32_t pages[2][OTHERS];
+	struct okv_op *ops[2];
+	cudaStream_t held[HELD_STREAMS];
+	void *scratch;
+	gpu_ok(cudaMalloc(&scratch, 4096));
+	for (uint32_t i = 0; i < HELD_STREAMS; i++) {
+		gpu_ok(cudaStreamCreateWithFlags(&held[i], cudaStreamNonBlocking));
+		gpu_gate_close(held[i]);
+		gpu_ok(cudaMemsetAsync(scratch, 0, 4096, held[i]));
+	}
+	for (uint32_t i = 0; i < 2; i++) {
+		struct gpu_with with = {
+			.streams = held, .stream_count = 1, .flags = OKV_RESTORE_KEEP};
+		for (uint32_t k = 0; k < OTHERS; k++)
+			pages[i][k] = FRAGMENTS + i * OTHERS + k;
+		const struct kv_blocks to = {.count = OTHERS, .pages = pages[i]};
+		kv_ok(gpu_restore_start(&kv, lease, &to, 1, &with, &ops[i], kv_err));
+	}
+	for (uint32_t i = 0; i < 2; i++)
+		ck_assert_int_eq(okv_op_poll(ops[i], NULL), OKV_E_RUNNING);
+	gpu_gates_open();
+	for (uint32_t i = 0; i < 2; i++)
+		ck_assert_int_eq(gpu_finish(ops[i], NULL), 0);
+	for (uint32_t i = 0; i < HELD_STREAMS; i++)
+		gpu_ok(cudaStreamDestroy(held[i]));
 	gpu_ok(cudaFree(scratch));
 	okv_lease_release(lease);
 }
@@ -418,6 +454,7 @@ static int run(const char *path)
 	TCase *fragments = tcase_create("fragments"), *memory = tcase_create("memory");
 	tcase_add_checked_fixture(fragments, fragments_setup, close_all);
 	tcase_add_test(fragments, s14_fragments_behind_a_long_queue);
+	tcase_add_test(fragments, s14_start_calls_return_while_all_queues_stand);
 	tcase_add_test(fragments, s14_a_waiting_operation_leaves_queues_to_others);
 	tcase_add_test(fragments, s14_fragments_to_publish_behind_a_long_queue);
 	suite_add_tcase(suite, fragments);
