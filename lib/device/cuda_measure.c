@@ -111,6 +111,14 @@ static void write_table(struct bench *b, uint64_t fragment)
 	note(b, b->device->api->stream_synchronize(b->stream));
 }
 
+/* Asked before something is measured, which then is not. */
+static bool is_over(struct bench *b)
+{
+	bool over = oki_now_ns() >= b->deadline_ns;
+	b->cut_short |= over;
+	return over;
+}
+
 enum what { LONG_COPY, COPY_2D, SHORT_ENTRIES, LONG_ENTRIES, KERNEL };
 
 static double time_series(struct bench *b, enum what what, uint32_t times, uint64_t bytes,
@@ -119,10 +127,8 @@ static double time_series(struct bench *b, enum what what, uint32_t times, uint6
 	double best = 0;
 	for (int n = 0; n < TRIES; n++) {
 		uint64_t start = oki_now_ns();
-		if (n > 0 && start >= b->deadline_ns) {
-			b->cut_short = true;
+		if (n > 0 && is_over(b))
 			break;
-		}
 		for (uint32_t i = 0; i < times; i++) {
 			switch (what) {
 			case LONG_COPY: copy(b, bytes); break;
@@ -143,10 +149,8 @@ static double time_series(struct bench *b, enum what what, uint32_t times, uint6
 static double each(struct bench *b, enum what what, uint32_t few, uint32_t many, uint64_t bytes,
 		   uint64_t fragment)
 {
-	if (oki_now_ns() >= b->deadline_ns) {
-		b->cut_short = true;
+	if (is_over(b))
 		return NAN;
-	}
 	double less = time_series(b, what, few, bytes, fragment);
 	return (time_series(b, what, many, bytes, fragment) - less) / (many - few);
 }
@@ -162,8 +166,7 @@ static void measure_kernel(struct bench *b, struct oki_cuda_rates *rates)
 {
 	const uint64_t part = SERIES_BYTES / 2;
 	for (uint32_t i = 0; i < OKI_CUDA_SIZES; i++) {
-		b->cut_short |= oki_now_ns() >= b->deadline_ns;
-		if (b->cut_short)
+		if (is_over(b))
 			return;
 		write_table(b, oki_cuda_sizes[i]);
 		double whole = each(b, KERNEL, 1, 4, SERIES_BYTES, oki_cuda_sizes[i]);
