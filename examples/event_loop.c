@@ -359,11 +359,11 @@ static void run(struct connector *c)
 static const char usage[] =
 	"usage: event_loop [--socket PATH | --embedded] < PROMPTS\n"
 	"\n"
-	"Every line of input is a prompt, one byte a token, 16 tokens a block; what is left of a\n"
-	"block is not cached. What the cache has of a prompt is restored, the rest is computed "
-	"and\n"
-	"published, and a line says so. At the end of input it ends; exit 0: every restored byte\n"
-	"was exact. Without a Manager it computes all, and looks for one meanwhile.\n";
+	"Every line of input is a prompt, one byte a token, 16 tokens a block; what is left of\n"
+	"a block is not cached. What the cache has of a prompt is restored, the rest is\n"
+	"computed and published, and a line says so. At the end of input it ends; exit 0:\n"
+	"every restored byte was exact. Without a Manager it computes all, and looks for one\n"
+	"meanwhile.\n";
 
 int main(int argc, char **argv)
 {

@@ -272,6 +272,8 @@ static int schedule(const char *socket, const char *near)
 	return failed ? 1 : 0;
 }
 
+static const char usage[] = "usage: two_ranks [--socket PATH]\n";
+
 int main(int argc, char **argv)
 {
 	char self[4096] = {0};
@@ -281,14 +283,13 @@ int main(int argc, char **argv)
 	if (argc == 3 && !strcmp(argv[1], "--socket"))
 		return schedule(argv[2], NULL);
 	if (argc == 2 && !strcmp(argv[1], "--help")) {
-		puts("usage: two_ranks [--socket PATH]\n"
-		     "A scheduler looks up once, and two rank processes restore from its lease; "
-		     "without "
-		     "a\nsocket it starts a Manager of its own.");
+		printf("%sA scheduler looks up once, and two rank processes restore from its "
+		       "lease;\nwithout a socket it starts a Manager of its own.\n",
+		       usage);
 		return 0;
 	}
 	if (argc != 1 || readlink("/proc/self/exe", self, sizeof(self) - 1) < 0) {
-		fprintf(stderr, "usage: two_ranks [--socket PATH]\n");
+		fputs(usage, stderr);
 		return 2;
 	}
 	return schedule(NULL, dirname(self));

@@ -136,9 +136,8 @@ static bool is_done(const struct oki_worker *w, const struct oki_submission *par
  * and go along. */
 struct stretch {
 	uint32_t count;
-	/* Of each, and where the next stretch begins: the layer's place, and its first run. */
-	uint32_t places[OKI_JOIN_MAX + 1];
-	uint32_t at_runs[OKI_JOIN_MAX + 1];
+	uint32_t places[OKI_JOIN_MAX + 1]; /* of each layer, and where the next stretch begins */
+	uint32_t at_run;		   /* and its first run: not 0 behind a slice */
 	uint64_t bytes[OKI_JOIN_MAX];
 	struct oki_layer_copy layers[OKI_JOIN_MAX];
 };
@@ -199,7 +198,6 @@ static void next_stretch(const struct oki_worker *w, const struct oki_transfer *
 			break;
 		left -= bytes < left ? bytes : left;
 		st->places[i] = end;
-		st->at_runs[i] = at_run;
 		st->bytes[i] = bytes;
 		st->layers[i] = (struct oki_layer_copy){
 			.map = &w->config.geometry->maps[layer],
@@ -215,7 +213,7 @@ static void next_stretch(const struct oki_worker *w, const struct oki_transfer *
 		}
 	}
 	st->places[st->count] = end;
-	st->at_runs[st->count] = at_run;
+	st->at_run = at_run;
 }
 
 /* Layers without bytes wait for nobody: their events stand before all copies of the part. */
@@ -256,7 +254,7 @@ static int copy_some(struct oki_worker *w, struct oki_transfer *t, struct okv_er
 	for (int i = 0; i < taken; i++)
 		t->pieces.bytes += st.bytes[i];
 	bool sliced = part->at_run > 0;
-	part->at_run = st.at_runs[taken];
+	part->at_run = st.at_run;
 	for (uint32_t end = st.places[taken]; part->place < end; part->place++, sliced = false) {
 		uint32_t layer = schema->by_order[part->place];
 		if (!is_done(w, part, layer))

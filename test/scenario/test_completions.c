@@ -17,6 +17,20 @@ static void start(void)
 	kv_local_start(&l, &o, 0, &small);
 }
 
+/* A restore of one block that tells of its end. */
+static void start_one(const struct kv_rank *rank, struct okv_lease *lease, uint32_t block,
+		      uint32_t page, uint64_t user_data, struct okv_op **ret_op)
+{
+	const struct okv_restore_group g = {.first = block, .count = 1, .pages = &page};
+	struct okv_restore_options o;
+	okv_restore_options_init(&o);
+	o.flags = OKV_OP_NOTIFY | OKV_RESTORE_KEEP;
+	o.group_count = 1;
+	o.groups = &g;
+	o.user_data = user_data;
+	kv_ok(okv_restore_start(rank->binding, lease, &o, ret_op, kv_err));
+}
+
 #define NOTIFIED 300u
 
 struct poller {
@@ -63,17 +77,9 @@ START_TEST(every_completion_is_told_exactly_once)
 	struct pollfd fd = {.fd = okv_engine_fd(l.engine), .events = POLLIN};
 	ck_assert_int_eq(poll(&fd, 1, 0), 0);
 	for (uint32_t i = 0; i < NOTIFIED; i++) {
-		uint32_t page = i % 96;
-		struct okv_restore_group g = {.first = i % 8, .count = 1, .pages = &page};
-		struct okv_restore_options o;
-		okv_restore_options_init(&o);
-		o.flags = OKV_OP_NOTIFY | OKV_RESTORE_KEEP;
-		o.group_count = 1;
-		o.groups = &g;
-		o.user_data = i;
 		if (i >= 96)
 			okv_op_wait(ops[i - 96], -1, NULL);
-		kv_ok(okv_restore_start(a.binding, lease, &o, &ops[i], kv_err));
+		start_one(&a, lease, i % 8, i % 96, i, &ops[i]);
 		if (i % 5 == 0)
 			okv_op_cancel(ops[i]);
 		if (i == 0)
@@ -177,17 +183,10 @@ START_TEST(whoever_is_told_may_release)
 	ck_assert_int_eq(pthread_create(&thread, NULL, release_completed, &r), 0);
 	for (uint32_t i = 0; i < HANDED_OVER; i++) {
 		uint32_t page = i % AHEAD;
-		struct okv_restore_group g = {.first = i % 8, .count = 1, .pages = &page};
-		struct okv_restore_options o;
 		struct okv_op *op;
-		okv_restore_options_init(&o);
-		o.flags = OKV_OP_NOTIFY | OKV_RESTORE_KEEP;
-		o.group_count = 1;
-		o.groups = &g;
-		o.user_data = page;
 		kv_until(!r.busy[page]);
 		r.busy[page] = true;
-		kv_ok(okv_restore_start(a.binding, lease, &o, &op, kv_err));
+		start_one(&a, lease, i % 8, page, page, &op);
 	}
 	ck_assert_int_eq(pthread_join(thread, NULL), 0);
 	ck_assert_uint_eq(r.failed, 0);

@@ -165,7 +165,7 @@ START_TEST(one_table_for_all_layers)
 }
 END_TEST
 
-/* Sixteen pages of one layer that lie in a row on both sides. */
+/* Pages of one layer that lie in a row on both sides. */
 struct pages {
 	uint8_t *host, *memory;
 	struct oki_layer_map map;
@@ -173,18 +173,18 @@ struct pages {
 	struct oki_run run;
 };
 
-static void pages_init(struct pages *p, uint64_t row)
+static void pages_init(struct pages *p, uint32_t count, uint64_t row)
 {
-	p->host = calloc(16, row);
-	p->memory = calloc(16, row);
+	p->host = calloc(count, row);
+	p->memory = calloc(count, row);
 	p->map = (struct oki_layer_map){.base = p->memory,
 					.page_stride = row,
 					.segment_count = 1,
-					.page_count = 16,
+					.page_count = count,
 					.segments = {{0, 0, row}}};
 	p->maps[0] = &p->map;
 	p->run = (struct oki_run){
-		.host = p->host, .host_pitch = row, .blocks = 16, .page_pitch = 1, .inner = 1};
+		.host = p->host, .host_pitch = row, .blocks = count, .page_pitch = 1, .inner = 1};
 }
 
 static void pages_fini(struct pages *p)
@@ -200,7 +200,7 @@ START_TEST(kernels_overlap_at_their_ends)
 	stage_init(&s, OKV_COPY_KERNEL, true);
 	stage_counters(&s);
 	struct pages p;
-	pages_init(&p, 256u << 10);
+	pages_init(&p, 16, 256u << 10);
 	for (uint32_t n = 0; n < 5; n++) {
 		uint32_t before = s.stream.counts[0];
 		stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
@@ -245,7 +245,7 @@ START_TEST(never_three_kernels)
 	stage_init(&s, OKV_COPY_KERNEL, true);
 	stage_counters(&s);
 	struct pages p;
-	pages_init(&p, 64);
+	pages_init(&p, 16, 64);
 	uint32_t *tickets[4];
 	CUstream queues[4];
 	for (int n = 0; n < 4; n++) {
@@ -273,7 +273,7 @@ START_TEST(marks_hold_up_no_kernel)
 	stage_init(&s, OKV_COPY_KERNEL, true);
 	stage_counters(&s);
 	struct pages p;
-	pages_init(&p, 64);
+	pages_init(&p, 16, 64);
 	for (int n = 0; n < 6; n++) {
 		stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
 		ck_assert_int_eq(oki_cuda_record(&s.stream, mark), CUDA_SUCCESS);
@@ -374,54 +374,47 @@ START_TEST(runs_decide)
 	struct stage s;
 	stage_init(&s, OKV_COPY_AUTO, true);
 	const uint64_t row = 8192;
-	uint8_t *host = calloc(2304, row), *pages = calloc(2304, row);
-	struct oki_layer_map map = {.base = pages,
-				    .page_stride = row,
-				    .segment_count = 1,
-				    .page_count = 2304,
-				    .segments = {{0, 0, row}}};
-	const struct oki_layer_map *maps[] = {&map};
-	struct oki_run *runs = scattered(host, row, 256);
-	struct oki_run tidy = {
-		.host = host, .host_pitch = row, .blocks = 256, .page_pitch = 1, .inner = 1};
-	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &tidy, 1);
+	struct pages p;
+	pages_init(&p, 2304, row);
+	p.run.blocks = 256;
+	struct oki_run *runs = scattered(p.host, row, 256);
+	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
 	ck_assert_int_eq(calls.launches, 0);
-	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 256);
+	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, runs, 256);
 	ck_assert_int_eq(calls.launches, 1);
 	ck_assert_int_eq(calls.waits, 0);
 	stage_counters(&s);
 
 	oki_cuda_plans_forget(&s.stream);
-	case_noise(&(uint64_t){5}, host, 2304 * row);
-	memset(pages, 0, 2304 * row);
-	runs[128] = (struct oki_run){.host = host + 256 * row,
+	case_noise(&(uint64_t){5}, p.host, 2304 * row);
+	memset(p.memory, 0, 2304 * row);
+	runs[128] = (struct oki_run){.host = p.host + 256 * row,
 				     .host_pitch = row,
 				     .blocks = 2048,
 				     .page = 256,
 				     .page_pitch = 1,
 				     .inner = 1};
-	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 129);
+	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, runs, 129);
 	ck_assert_int_eq(calls.launches, 2);
 	ck_assert_int_eq(calls.waits, 1); /* the side stream for ours */
 	ck_assert_uint_eq(atomic_load(&s.device.copying[OKI_TO_PAGES]), 2048 * row);
 	for (uint32_t i = 0; i < 128; i++)
-		ck_assert(memcmp(pages + runs[i].page * row, runs[i].host, row) == 0);
-	ck_assert(memcmp(pages + 256 * row, host + 256 * row, 2048 * row) == 0);
+		ck_assert(memcmp(p.memory + runs[i].page * row, runs[i].host, row) == 0);
+	ck_assert(memcmp(p.memory + 256 * row, p.host + 256 * row, 2048 * row) == 0);
 	/* Later layers of this part fork no more, and their kernel is in the lane; those of the
 	 * next part, which may be the same layers, follow all of it. */
-	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 129);
+	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, runs, 129);
 	ck_assert_int_eq(calls.waits, 1 + 1);
 	struct oki_run *next = malloc(129 * sizeof(*next));
 	memcpy(next, runs, 129 * sizeof(*next));
 	calls.side_follows = calls.forked = NULL;
-	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, next, 129);
+	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, next, 129);
 	ck_assert_int_eq(calls.waits, 2 + 2 + 1);
 	ck_assert_ptr_eq(calls.side_follows, STREAM);
 	stage_fini(&s);
 	free(next);
 	free(runs);
-	free(host);
-	free(pages);
+	pages_fini(&p);
 }
 END_TEST
 
@@ -433,31 +426,23 @@ START_TEST(engines_and_kernels_in_turns)
 	stage_init(&s, OKV_COPY_AUTO, true);
 	stage_counters(&s);
 	const uint64_t row = 8192;
-	uint8_t *host = calloc(256, row), *pages = calloc(256, row);
-	struct oki_layer_map map = {.base = pages,
-				    .page_stride = row,
-				    .segment_count = 1,
-				    .page_count = 256,
-				    .segments = {{0, 0, row}}};
-	const struct oki_layer_map *maps[] = {&map};
-	struct oki_run *runs = scattered(host, row, 256);
-	struct oki_run tidy = {
-		.host = host, .host_pitch = row, .blocks = 256, .page_pitch = 1, .inner = 1};
-	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &tidy, 1);
-	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 256);
+	struct pages p;
+	pages_init(&p, 256, row);
+	struct oki_run *runs = scattered(p.host, row, 256);
+	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
+	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, runs, 256);
 	ck_assert_int_eq(calls.launches, 1);
 	int waits = calls.stream_waits;
 	for (int n = 0; n < 4; n++) {
-		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &tidy, 1);
-		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, 256);
+		stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
+		stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, runs, 256);
 	}
 	ck_assert_int_eq(calls.launches, 5);
 	ck_assert_int_eq(calls.stream_waits, waits);
 	ck_assert_int_eq(oki_cuda_join(&s.stream), CUDA_SUCCESS);
 	stage_fini(&s);
 	free(runs);
-	free(host);
-	free(pages);
+	pages_fini(&p);
 }
 END_TEST
 
