@@ -316,6 +316,10 @@ int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result)
 	int rc = check_op(op);
 	if (rc)
 		return rc;
+	/* Who polls in a loop would keep the lock from those who end it. A completion may be there
+	 * before final is, whose teller holds the lock. */
+	if (!atomic_load(&op->final) && !(op->flags & OKV_OP_NOTIFY))
+		return OKV_E_RUNNING;
 	pthread_mutex_lock(&op->lock);
 	rc = op->final ? op->result.status : OKV_E_RUNNING;
 	if (op->final && ret_result)
