@@ -157,8 +157,8 @@ template <int LANES> static __device__ void gather(const oki_gather &g)
 	__shared__ uint32_t arrived[OKI_GATHER_COLUMNS];
 	uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
 	uint32_t lane = thread % LANES;
-	if (threadIdx.x < OKI_GATHER_COLUMNS)
-		arrived[threadIdx.x] = 0;
+	for (uint32_t i = threadIdx.x; i < OKI_GATHER_COLUMNS; i += blockDim.x)
+		arrived[i] = 0;
 	__syncthreads();
 	place at = {thread / LANES, 0, 0};
 	uint32_t ticket = draw(g, lane);

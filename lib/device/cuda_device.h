@@ -245,11 +245,17 @@ uint64_t oki_cuda_table_rows(const struct oki_run *runs, uint32_t run_count);
 void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *runs,
 			 uint32_t run_count, uint64_t row_count, struct oki_gather_row *ret_rows);
 
+/* Who copies in one launch. */
+struct oki_cuda_crew {
+	uint32_t sms; /* a block on each */
+	double link;  /* of this direction, bytes per ns */
+};
+
 struct oki_cuda_launch {
 	struct oki_gather gather;
 	uint32_t units; /* pieces of all columns */
 	uint32_t lanes;
-	uint32_t blocks;
+	uint32_t blocks, threads;	/* of each */
 	uint32_t end;			/* layers before this one are in it or in earlier ones */
 	uint32_t columns[OKI_JOIN_MAX]; /* up to and with its i-th layer */
 	const struct oki_cuda_table *tables[OKI_GATHER_TABLES];
@@ -258,15 +264,16 @@ struct oki_cuda_launch {
 
 /*
  * A launch for the layers from `first` on, tables[i] with the rows of layer i, as many as there is
- * room for: at least one. Settles how rows are cut for `sms` SMs, the lanes per group and the
+ * room for: at least one. Settles how rows are cut for the crew, the lanes per group and the
  * blocks.
  */
 void oki_cuda_launch_fill(const struct oki_cuda_table *const *tables, enum oki_direction direction,
 			  const struct oki_layer_map *const *maps, uint32_t first,
-			  uint32_t map_count, uint32_t sms, struct oki_cuda_launch *ret_launch);
+			  uint32_t map_count, const struct oki_cuda_crew *crew,
+			  struct oki_cuda_launch *ret_launch);
 CUresult oki_cuda_launch(struct oki_device *device, CUstream stream,
 			 struct oki_cuda_launch *launch);
-/* That a kernel of this direction may use now. */
+/* SMs that a kernel of this direction may use now. */
 uint32_t oki_cuda_sms(const struct oki_device *device, enum oki_direction direction);
 /*
  * Queue the kernel for layers, tables[i] with the rows of layer i, with a signal at each end of a

@@ -20,6 +20,19 @@ static_assert(sizeof(struct oki_gather) <= 4096, "a launch");
  */
 #define FLIGHT_BYTES (128u << 10)
 #define WORD_BYTES 16u
+#define WARP 32u
+
+/*
+ * What a publish writes must leave gaps: whatever the GPU reads from the host, a model's launches
+ * among it, waits for one, and on a full link as long as the publish lasts. A lane loads, stores
+ * and begins anew in so many ns, and takes as long as two such rounds from one piece to the next;
+ * with these figures, measured, the bytes on their way fill seven eighths of the link.
+ */
+#define PUBLISH_ROUND_NS 390.0
+#define PIECE_ROUNDS 2.0
+#define PUBLISH_LOADS 2u
+/* Bytes per ns: one SM alone writes no faster. */
+#define ONE_SM_RATE 40.0
 
 /* A publish has this part of the SMs while a restore is on its way. */
 #define BESIDE_RESTORE 4u
@@ -169,18 +182,53 @@ static uint64_t count_units(const struct oki_gather *g)
 	return units;
 }
 
-static uint32_t loads_for(uint64_t bytes, uint32_t lanes, uint32_t sms)
+/* Of a lane on their way at once. */
+static uint32_t loads_for(const struct oki_cuda_launch *launch, uint32_t sms, uint64_t bytes)
 {
 	uint32_t each = sms * OKI_GATHER_THREADS * WORD_BYTES;
 	uint32_t loads = (FLIGHT_BYTES + each - 1) / each;
 	/* Narrow groups have one short fragment each and fill few of their loads. */
-	if (bytes <= OKI_CUDA_SHORT_BYTES || lanes < 32 || loads > OKI_GATHER_LOADS)
+	if (launch->lanes < WARP)
 		return OKI_GATHER_LOADS;
-	return loads;
+	if (!launch->gather.to_pages)
+		return sms > 1 ? PUBLISH_LOADS : OKI_GATHER_LOADS;
+	return bytes <= OKI_CUDA_SHORT_BYTES || loads > OKI_GATHER_LOADS ? OKI_GATHER_LOADS : loads;
+}
+
+/* Bytes that a lane has on their way, by the narrowest words there may be: those use all loads. In
+ * blocks all but pages after the first begin where any word may. */
+static uint32_t lane_bytes(const struct oki_gather *g)
+{
+	uint64_t differ = WORD_BYTES;
+	for (uint32_t c = 0; c < g->column_count; c++) {
+		const struct oki_gather_column *column = &g->columns[c];
+		differ |=
+			column->page0 | column->page_stride | column->block_offset | column->bytes;
+	}
+	uint32_t word = (uint32_t)(differ & -differ);
+	return word < WORD_BYTES ? word * OKI_GATHER_LOADS : WORD_BYTES * g->loads;
+}
+
+/* Of each block, whole warps. */
+static uint32_t threads_for(const struct oki_cuda_launch *launch, const struct oki_cuda_crew *crew,
+			    uint64_t longest)
+{
+	const struct oki_gather *g = &launch->gather;
+	if (g->to_pages || (crew->sms == 1 && crew->link > ONE_SM_RATE))
+		return OKI_GATHER_THREADS;
+	uint64_t lane = lane_bytes(g), round = lane * launch->lanes;
+	uint64_t piece = longest < PIECE_MAX ? longest : PIECE_MAX;
+	uint64_t rounds = (piece + round - 1) / round;
+	double flight = crew->link * PUBLISH_ROUND_NS * (1 + PIECE_ROUNDS / (double)rounds);
+	double threads = flight / (double)(crew->sms * lane);
+	if (threads >= OKI_GATHER_THREADS)
+		return OKI_GATHER_THREADS;
+	uint32_t warps = (uint32_t)(threads / WARP + 0.5);
+	return warps ? warps * WARP : WARP;
 }
 
 /* Rows are cut so that every group has work, however few there are. */
-static void cut(struct oki_cuda_launch *launch, uint32_t sms)
+static void cut(struct oki_cuda_launch *launch, const struct oki_cuda_crew *crew)
 {
 	struct oki_gather *g = &launch->gather;
 	uint64_t bytes = 0, longest = 0;
@@ -190,9 +238,10 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 			longest = g->columns[c].bytes;
 	}
 	launch->lanes = lanes_for(longest);
-	uint64_t groups = (uint64_t)sms * OKI_GATHER_THREADS / launch->lanes;
+	g->loads = loads_for(launch, crew->sms, bytes);
+	launch->threads = threads_for(launch, crew, longest);
+	uint64_t groups = (uint64_t)crew->sms * launch->threads / launch->lanes;
 	uint64_t piece = bytes / (groups * PIECES_PER_GROUP);
-	g->loads = loads_for(bytes, launch->lanes, sms);
 	uint64_t round = launch->lanes * WORD_BYTES * g->loads;
 	if (piece > PIECE_MAX)
 		piece = PIECE_MAX;
@@ -209,15 +258,15 @@ static void cut(struct oki_cuda_launch *launch, uint32_t sms)
 		g->piece *= 2;
 		units = count_units(g);
 	}
-	uint64_t blocks = (units * launch->lanes + OKI_GATHER_THREADS - 1) / OKI_GATHER_THREADS;
+	uint64_t blocks = (units * launch->lanes + launch->threads - 1) / launch->threads;
 	/* Even for layers of which it has no row: it raises their counters. */
-	launch->blocks = (uint32_t)(blocks < sms ? blocks + (blocks == 0) : sms);
+	launch->blocks = (uint32_t)(blocks < crew->sms ? blocks + (blocks == 0) : crew->sms);
 	launch->units = (uint32_t)units;
 }
 
 static uint32_t group_count(const struct oki_cuda_launch *launch)
 {
-	return launch->blocks * (OKI_GATHER_THREADS / launch->lanes);
+	return launch->blocks * (launch->threads / launch->lanes);
 }
 
 /* Whole rounds of all groups; with fewer units than that, at once. */
@@ -285,7 +334,8 @@ static bool add_columns(struct oki_cuda_launch *launch, const struct oki_layer_m
 
 void oki_cuda_launch_fill(const struct oki_cuda_table *const *tables, enum oki_direction direction,
 			  const struct oki_layer_map *const *maps, uint32_t first,
-			  uint32_t map_count, uint32_t sms, struct oki_cuda_launch *ret_launch)
+			  uint32_t map_count, const struct oki_cuda_crew *crew,
+			  struct oki_cuda_launch *ret_launch)
 {
 	struct oki_gather *g = &ret_launch->gather;
 	g->to_pages = direction == OKI_TO_PAGES;
@@ -297,7 +347,7 @@ void oki_cuda_launch_fill(const struct oki_cuda_table *const *tables, enum oki_d
 		ret_launch->columns[ret_launch->end - first] = g->column_count;
 		ret_launch->end++;
 	}
-	cut(ret_launch, sms);
+	cut(ret_launch, crew);
 	set_early(ret_launch);
 }
 
@@ -305,8 +355,8 @@ CUresult oki_cuda_launch(struct oki_device *device, CUstream stream, struct oki_
 {
 	void *parameters[] = {&launch->gather};
 	uint32_t which = launch->lanes == 32 ? 2 : launch->lanes == 16;
-	return device->api->launch(device->gather[which], launch->blocks, 1, 1, OKI_GATHER_THREADS,
-				   1, 1, 0, stream, parameters, NULL);
+	return device->api->launch(device->gather[which], launch->blocks, 1, 1, launch->threads, 1,
+				   1, 0, stream, parameters, NULL);
 }
 
 /* A wait takes what the event holds at this moment, so one event serves all. */
@@ -458,13 +508,15 @@ CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction dire
 			      uint32_t map_count, struct oki_cuda_signal *ret_signals,
 			      uint32_t *ret_signal_count)
 {
+	const struct oki_device *device = stream->device;
+	const struct oki_cuda_crew crew = {oki_cuda_sms(device, direction),
+					   device->rates[direction].link};
 	struct oki_cuda_launch launch;
 	*ret_signal_count = 0;
 	for (uint32_t first = 0; first < map_count; first = launch.end) {
 		struct oki_cuda_signal *signals = ends ? ret_signals + *ret_signal_count : NULL;
 		uint32_t count = 0;
-		oki_cuda_launch_fill(tables, direction, maps, first, map_count,
-				     oki_cuda_sms(stream->device, direction), &launch);
+		oki_cuda_launch_fill(tables, direction, maps, first, map_count, &crew, &launch);
 		if (ends && stream->counters)
 			count = set_signals(stream, &launch, ends, first, signals);
 		CUresult result = launch_next(stream, &launch, signals, count);

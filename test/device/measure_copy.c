@@ -3,7 +3,8 @@
  * prints figures. Cases of whole models verify each byte once, over poisoned destinations, before
  * it is timed; figures are medians.
  *
- * measure_copy [ceilings] [fragments] [model] [overlap] [small] [fair] [both] [busy] [kernel]
+ * measure_copy [ceilings] [fragments] [model] [overlap] [small] [fair] [both] [busy] [launches]
+ * [kernel]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -305,9 +306,10 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} cases[] = {{"ceilings", ceilings}, {"fragments", fragments}, {"model", model},
-		     {"overlap", overlap},   {"small", small},	       {"fair", fair},
-		     {"both", both},	     {"busy", busy},	       {"kernel", kernel_alone}};
+	} cases[] = {{"ceilings", ceilings},  {"fragments", fragments}, {"model", model},
+		     {"overlap", overlap},    {"small", small},		{"fair", fair},
+		     {"both", both},	      {"busy", busy},		{"launches", launches},
+		     {"kernel", kernel_alone}};
 	struct oki_device_config config = {.copy_path = OKV_COPY_DMA};
 	struct oki_device *device;
 	struct okv_error err;

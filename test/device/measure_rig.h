@@ -85,6 +85,8 @@ void verify(struct oki_worker *w, const struct model *m, enum oki_direction dire
 void both(void);
 /* measure_busy.c: a matrix product beside the copies */
 void busy(void);
+/* measure_launch.c: small kernels beside the copies */
+void launches(void);
 /* measure_kernel.c: the copy kernel and its plan alone */
 void kernel_alone(void);
 

@@ -44,11 +44,13 @@ fi
 build=$(cd "$1" && pwd) || exit 2
 shift
 if [ $# = 0 ]; then
-	for program in cuda_kernel cuda_dma cuda_memory gpu_caller gpu_events gpu_order gpu_pieces \
-		gpu_queue gpu_roundtrip; do
+	for program in cuda_kernel cuda_layers cuda_dma cuda_memory gpu_caller gpu_events gpu_order \
+		gpu_pieces gpu_queue gpu_roundtrip; do
 		set -- "$@" "memcheck:$program"
 	done
-	set -- "$@" racecheck:cuda_kernel synccheck:cuda_kernel
+	for program in cuda_kernel cuda_layers; do
+		set -- "$@" "racecheck:$program" "synccheck:$program"
+	done
 fi
 command -v compute-sanitizer >/dev/null || {
 	echo "no compute-sanitizer on this machine"

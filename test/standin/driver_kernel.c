@@ -168,13 +168,13 @@ static const struct oki_gather_row *rows_of(const struct oki_gather *gather, uin
 }
 
 void standin_gather(const struct oki_gather *gather, uint32_t lanes, uint32_t blocks,
-		    uint64_t *random)
+		    uint32_t block_threads, uint64_t *random)
 {
 	struct launch launch = {
 		.g = gather,
 		.arrived = calloc((size_t)blocks * OKI_GATHER_COLUMNS, sizeof(launch.arrived[0])),
-		.groups = blocks * (OKI_GATHER_THREADS / lanes),
-		.groups_per_block = OKI_GATHER_THREADS / lanes,
+		.groups = blocks * (block_threads / lanes),
+		.groups_per_block = block_threads / lanes,
 	};
 	if (!launch.arrived)
 		standin_stop("no memory");

@@ -133,7 +133,8 @@ static void do_work(CUstream stream, struct work *work)
 	if (work->what == COPY)
 		do_copy(&work->copy);
 	else
-		standin_gather(work->gather, work->lanes, work->blocks, &stream->random);
+		standin_gather(work->gather, work->lanes, work->blocks, work->threads,
+			       &stream->random);
 	pthread_mutex_lock(&standin_lock);
 }
 

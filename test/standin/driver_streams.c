@@ -304,8 +304,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int blocks, unsigned int b
 {
 	ENTER(STANDIN_IN_CONTEXT);
 	uint32_t lanes = standin_lanes(function);
-	if (!lanes || !blocks || blocks_y != 1 || blocks_z != 1 || threads != OKI_GATHER_THREADS ||
-	    threads_y != 1 || threads_z != 1 || shared || extra)
+	if (!lanes || !blocks || blocks_y != 1 || blocks_z != 1 || !threads || threads % 32 ||
+	    threads > OKI_GATHER_THREADS || threads_y != 1 || threads_z != 1 || shared || extra)
 		return CUDA_ERROR_INVALID_VALUE;
 	/* The null stream is the caller's: what the library puts there waits for the caller's work
 	 * and holds it up. */
@@ -314,6 +314,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int blocks, unsigned int b
 	struct work *work = standin_work_new(LAUNCH);
 	work->lanes = lanes;
 	work->blocks = blocks;
+	work->threads = threads;
 	work->gather = malloc(sizeof(*work->gather));
 	if (!work->gather)
 		standin_stop("no memory");

@@ -58,7 +58,7 @@ void standin_delay(uint64_t *random, uint32_t one_in, uint32_t most_us);
 
 /* Copies as kernels/gather_copy.cu does, with groups of `lanes` lanes in several threads. */
 void standin_gather(const struct oki_gather *gather, uint32_t lanes, uint32_t blocks,
-		    uint64_t *random);
+		    uint32_t block_threads, uint64_t *random);
 /* Lanes of a function of the module. */
 uint32_t standin_lanes(CUfunction function);
 /* Until no stream has work left, as CUDA does before it frees memory. */

@@ -31,7 +31,7 @@ struct work {
 	struct point *point;
 	CUdeviceptr at;
 	uint32_t value;
-	uint32_t lanes, blocks;
+	uint32_t lanes, blocks, threads;
 	struct oki_gather *gather;
 };
 

@@ -15,13 +15,13 @@ static struct {
 	int one, two, batches, entries, first_entries, launches, records, waits, gates;
 	uint32_t gate; /* of the last launch that waited for the one before it */
 	CUstream gated;
-	unsigned blocks;
-	CUstream queue;	       /* of the last launch */
-	CUstream recorded;     /* where an event was recorded last */
-	int stream_waits;      /* for events, by STREAM */
-	CUstream forked;       /* where FORK was recorded last */
-	CUstream side_follows; /* up to there, as SIDE waited for it last */
-	CUstream waiter;       /* the stream of the last wait for an event, and that event */
+	unsigned blocks, threads; /* of the last launch, of each block */
+	CUstream queue;		  /* of the last launch */
+	CUstream recorded;	  /* where an event was recorded last */
+	int stream_waits;	  /* for events, by STREAM */
+	CUstream forked;	  /* where FORK was recorded last */
+	CUstream side_follows;	  /* up to there, as SIDE waited for it last */
+	CUstream waiter;	  /* the stream of the last wait for an event, and that event */
 	CUevent awaited;
 	CUevent before_launch; /* what the last launch's stream waited for last, if it just did */
 	uint32_t *tickets;     /* of the last launch */
@@ -111,9 +111,9 @@ static CUresult fake_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, si
 #endif
 
 /* The entry points of a stage are the numbers of their lanes. */
-static uint32_t count_groups(CUfunction function, unsigned blocks)
+static uint32_t count_groups(CUfunction function, unsigned blocks, unsigned threads)
 {
-	return blocks * (OKI_GATHER_THREADS / (uint32_t)(uintptr_t)function);
+	return blocks * (threads / (uint32_t)(uintptr_t)function);
 }
 
 /* The kernel on the CPU, straight from the words of gather_copy.h. */
@@ -125,7 +125,9 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 	(void)extra;
 	const struct oki_gather *g = parameters[0];
 	ck_assert_uint_ge(gx, 1);
-	ck_assert_uint_eq(bx, OKI_GATHER_THREADS);
+	ck_assert_uint_eq(bx % 32, 0);
+	ck_assert_uint_ge(bx, 32);
+	ck_assert_uint_le(bx, OKI_GATHER_THREADS);
 	ck_assert_uint_le(g->column_count, OKI_GATHER_COLUMNS);
 	ck_assert_uint_eq(g->piece % OKI_GATHER_PIECE, 0);
 	ck_assert_uint_gt(g->piece, 0);
@@ -133,12 +135,13 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 	ck_assert_uint_le(g->loads, OKI_GATHER_LOADS);
 	calls.launches++;
 	calls.blocks = gx;
+	calls.threads = bx;
 	calls.queue = stream;
 	calls.before_launch = calls.waiter == stream ? calls.awaited : NULL;
 	if (g->counters)
-		g->counters[0] += count_groups(function, gx);
+		g->counters[0] += count_groups(function, gx, bx);
 	if (g->tickets) {
-		uint32_t units = count_groups(function, gx);
+		uint32_t units = count_groups(function, gx, bx);
 		for (uint32_t c = 0; c < g->column_count; c++)
 			units += g->tables[g->columns[c].table].count *
 				 ((g->columns[c].bytes - 1) / g->piece + 1);

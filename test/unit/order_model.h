@@ -351,9 +351,9 @@ static CUresult model_launch(CUfunction function, unsigned gx, unsigned gy, unsi
 			     unsigned bx, unsigned by, unsigned bz, unsigned shared,
 			     CUstream stream, void **parameters, void **extra)
 {
-	(void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)extra;
+	(void)gy, (void)gz, (void)by, (void)bz, (void)shared, (void)extra;
 	const struct oki_gather *g = parameters[0];
-	uint32_t groups = gx * (OKI_GATHER_THREADS / (uint32_t)(uintptr_t)function);
+	uint32_t groups = gx * (bx / (uint32_t)(uintptr_t)function);
 	must(gx > 0, "a launch without blocks");
 	if (refuses())
 		return CUDA_ERROR_LAUNCH_FAILED;

@@ -209,8 +209,7 @@ START_TEST(kernels_overlap_at_their_ends)
 			ck_assert_uint_eq(calls.gate, before);
 		if (n > 0)
 			ck_assert_ptr_eq(calls.gated, calls.queue);
-		ck_assert_uint_eq(s.stream.counts[0] - before,
-				  calls.blocks * OKI_GATHER_THREADS / 32);
+		ck_assert_uint_eq(s.stream.counts[0] - before, calls.blocks * calls.threads / 32);
 	}
 	/* The lane follows fork; the stream follows the lane before its mark, and not sooner. */
 	ck_assert_int_eq(calls.records, 1);

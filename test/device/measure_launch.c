@@ -1,0 +1,100 @@
+/* What the small kernels of a model wait for beside copies: one alone, and many in a row. */
+#include <stdio.h>
+
+#include "test/device/measure_rig.h"
+
+#define PAGES 64
+#define TIMES 200
+#define MANY 200
+
+struct small_kernels {
+	struct oki_device *device; /* whose kernel does nothing */
+	CUstream stream;
+	CUevent from, to; /* with times */
+};
+
+static struct oki_cuda_launch nothing = {.lanes = 32, .blocks = 1, .threads = 32};
+
+static void launch(const struct small_kernels *k, int count)
+{
+	for (int i = 0; i < count; i++)
+		must(oki_cuda_launch(k->device, k->stream, &nothing));
+}
+
+/* ns by the CPU's clock, until the last one is seen to have ended. */
+static double timed(const struct small_kernels *k, int count)
+{
+	uint64_t start = oki_now_ns();
+	must(api->event_record(k->from, k->stream));
+	launch(k, count);
+	must(api->event_record(k->to, k->stream));
+	while (api->event_query(k->to) == CUDA_ERROR_NOT_READY)
+		;
+	return (double)(oki_now_ns() - start);
+}
+
+/* One operation after the other meanwhile; worker NULL: nothing. */
+static void beside(const struct small_kernels *k, struct oki_worker *worker, const struct model *m,
+		   enum oki_direction direction, const char *name)
+{
+	double one[TIMES], many[TIMES], inside[TIMES], taken[TIMES];
+	struct job job;
+	int ended = 0;
+	if (worker)
+		job_start(&job, worker, m, direction, 0, m->pages, NULL);
+	for (int i = 0; i < 2 * TIMES; i++) {
+		if (worker && atomic_load(&job.ended)) {
+			taken[ended++ % TIMES] = job_wait(&job, worker);
+			job_start(&job, worker, m, direction, 0, m->pages, NULL);
+		}
+		float ms;
+		if (i >= TIMES) {
+			many[i - TIMES] = timed(k, MANY);
+			continue;
+		}
+		one[i] = timed(k, 1);
+		must(api->event_elapsed(&ms, k->from, k->to));
+		inside[i] = ms * 1e6;
+	}
+	if (worker)
+		taken[ended++ % TIMES] = job_wait(&job, worker);
+	median(one, TIMES), median(many, TIMES), median(inside, TIMES);
+	printf("%-20s: one %.1f us, p90 %.1f, most %.1f; on the GPU %.1f, %.1f, %.1f; %d in a row "
+	       "%.0f us, p90 %.0f, most %.0f",
+	       name, one[TIMES / 2] / 1000, one[TIMES * 9 / 10] / 1000, one[TIMES - 1] / 1000,
+	       inside[TIMES / 2] / 1000, inside[TIMES * 9 / 10] / 1000, inside[TIMES - 1] / 1000,
+	       MANY, many[TIMES / 2] / 1000, many[TIMES * 9 / 10] / 1000, many[TIMES - 1] / 1000);
+	if (worker)
+		printf("; copies %.1f GB/s",
+		       (double)model_bytes(m) / median(taken, ended < TIMES ? ended : TIMES));
+	putchar('\n');
+	fflush(stdout);
+}
+
+void launches(void)
+{
+	const struct oki_device_config config = {.copy_path = OKV_COPY_KERNEL};
+	struct small_kernels k;
+	struct okv_error err;
+	struct model m;
+	okay(oki_device_cuda.open(&config, &k.device, &err), &err);
+	must(api->stream_create(&k.stream, CU_STREAM_NON_BLOCKING, 0));
+	must(api->event_create(&k.from, CU_EVENT_DEFAULT));
+	must(api->event_create(&k.to, CU_EVENT_DEFAULT));
+	model_init(&m, 36, 2, 32768, PAGES, true);
+	printf("\nkernels that do nothing beside operations of %d shuffled pages\n", PAGES);
+	beside(&k, NULL, NULL, OKI_TO_PAGES, "nothing");
+	for (int d = 0; d < 2; d++)
+		for (int w = 0; w < WORKERS; w++) {
+			char name[64];
+			struct oki_worker *worker = worker_for(&ways[w], &m);
+			snprintf(name, sizeof(name), "%s %s", names[d], ways[w].name);
+			beside(&k, worker, &m, (enum oki_direction)d, name);
+			worker_end(worker);
+		}
+	model_fini(&m);
+	must(api->event_destroy(k.to));
+	must(api->event_destroy(k.from));
+	must(api->stream_destroy(k.stream));
+	oki_device_cuda.close(k.device);
+}
