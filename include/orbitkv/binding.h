@@ -142,7 +142,8 @@ struct okv_binding_options {
 	uint32_t copy_threads; /* host device; 0: one per CPU, at most 8 */
 	const struct okv_layer *layers;
 	/* CUDA: enum okv_copy_path, and SMs that one copy kernel may use (0: 4, at most 64; beside
-	 * a restore a publish uses a quarter of them). The environment's
+	 * a restore a publish uses a quarter of them). A publish leaves an eighth of the link free
+	 * on however many, since the launches of a model wait on a full one. The environment's
 	 * ORBITKV_COPY=auto|dma|kernel and ORBITKV_COPY_SMS=N go before both. */
 	uint32_t copy_path;
 	uint32_t copy_sms;

@@ -15,8 +15,8 @@
 
 /* Kinds of layers in one group that are told apart; more share the last one's prediction. */
 #define SHAPES_MAX 4u
-/* A kernel on a quarter of its SMs takes so many times as long, at 4 of them (measured: 1.4 for
- * rows of 4 KiB and more, 1.8 below). */
+/* A publish on a quarter of its SMs takes so many times as long, at 4 of them (measured: 1.3 for
+ * rows of 32 KiB, 1.7 for rows of 1 KiB and less). */
 #define FEW_SMS 1.5
 
 /* Layers that cost the same: they differ in where they lie only. */

@@ -111,8 +111,10 @@ static double copy_all(struct rig *r, const struct model *m, enum oki_direction 
 			signals[0].count, CU_STREAM_WAIT_VALUE_GEQ));
 		must(api->event_record(r->first, stream->side));
 	}
-	must(api->event_record(r->to, stream->stream));
+	/* Behind the lane's as well, or the next round would begin with the wait for them. */
+	must(oki_cuda_record(stream, r->to));
 	must(api->stream_synchronize(stream->stream));
+	must(api->stream_synchronize(stream->lane));
 	must(api->stream_synchronize(stream->side));
 	*ret_first = us_between(r->from, r->first);
 	return us_between(r->from, r->to);
