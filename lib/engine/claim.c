@@ -292,17 +292,9 @@ static void grant_ended(void *arg, int status, uint64_t bytes)
 	atomic_store(&r->drained, parts.claimed);
 	oki_record_watch(op);
 	oki_move(r, &op->tag, OKW_DRAINED, OKI_MOVER_ENGINE);
-	/* A publish ends with the Manager's answer, a restore with what comes here: its caller goes
-	 * before the Manager, who has memory to take back. */
-	struct okw_bell *bell = &op->engine->channel.control->retire;
-	uint32_t index = op->record;
-	bool restore = op->kind == OKW_OP_RESTORE;
-	if (!restore)
-		oki_record_ring(op, bell);
+	oki_record_ring(op, &op->engine->channel.control->retire);
 	pthread_mutex_unlock(&op->lock);
 	end_op(op, OKI_OP_DRAINED);
-	if (restore)
-		oki_bell_ring(bell, op->engine->channel.manager_bell, index);
 	/* Reaped may have been announced before the phase said drained; else it is settled later.
 	 */
 	oki_record_advance(op);
