@@ -10,6 +10,7 @@
 #define OKI_GATHER_TABLES 8u
 /* Rows that travel in the parameters, so that a small copy reads no table. */
 #define OKI_GATHER_INLINE_ROWS 72u
+/* Of a block at most; whole warps. */
 #define OKI_GATHER_THREADS 1024u
 /* Pieces of a row are multiples of this: every warp's lanes have 16 bytes each. */
 #define OKI_GATHER_PIECE 512u

@@ -120,9 +120,11 @@ static int prepare(struct oki_device *device, const struct oki_log *log, struct 
 		oki_log(log, OKV_LOG_INFO, "copy engines only: %s", why.text);
 		return 0;
 	}
+	/* Who has no choice needs to know the link all the same. */
+	oki_cuda_measure(device);
+	oki_cuda_rates_of_publish(&device->rates[OKI_TO_BLOCKS]);
 	if (device->path == OKV_COPY_KERNEL)
 		return 0;
-	oki_cuda_measure(device);
 	oki_cuda_probe_init(device);
 	if (!device->probe.works)
 		oki_log(log, OKV_LOG_DEBUG, "GPU %d: nothing says how long kernels wait for SMs",

@@ -247,7 +247,7 @@ void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *
 
 /* Who copies in one launch. */
 struct oki_cuda_crew {
-	uint32_t sms; /* a block on each */
+	uint32_t sms; /* as many blocks */
 	double link;  /* of this direction, bytes per ns */
 };
 

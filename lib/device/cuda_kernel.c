@@ -26,13 +26,15 @@ static_assert(sizeof(struct oki_gather) <= 4096, "a launch");
  * What a publish writes must leave gaps: whatever the GPU reads from the host, a model's launches
  * among it, waits for one, and on a full link as long as the publish lasts. A lane loads, stores
  * and begins anew in so many ns, and takes as long as two such rounds from one piece to the next;
- * with these figures, measured, the bytes on their way fill seven eighths of the link.
+ * with these figures, measured, what it has on its way fills seven eighths of the link.
  */
 #define PUBLISH_ROUND_NS 390.0
-#define PIECE_ROUNDS 2.0
+#define PIECE_ROUNDS 2u
 #define PUBLISH_LOADS 2u
 /* Bytes per ns: one SM alone writes no faster. */
 #define ONE_SM_RATE 40.0
+/* PCIe 4: a link that was found slower was shared at that moment. */
+#define LEAST_LINK 24.0
 
 /* A publish has this part of the SMs while a restore is on its way. */
 #define BESIDE_RESTORE 4u
@@ -195,32 +197,39 @@ static uint32_t loads_for(const struct oki_cuda_launch *launch, uint32_t sms, ui
 	return bytes <= OKI_CUDA_SHORT_BYTES || loads > OKI_GATHER_LOADS ? OKI_GATHER_LOADS : loads;
 }
 
-/* Bytes that a lane has on their way, by the narrowest words there may be: those use all loads. In
- * blocks all but pages after the first begin where any word may. */
-static uint32_t lane_bytes(const struct oki_gather *g)
+/* Bytes that a lane has on their way of a column, by the narrowest words there may be: those use
+ * all loads. In blocks all but pages after the first begin where any word may. */
+static uint64_t lane_bytes(const struct oki_gather *g, const struct oki_gather_column *column)
 {
-	uint64_t differ = WORD_BYTES;
-	for (uint32_t c = 0; c < g->column_count; c++) {
-		const struct oki_gather_column *column = &g->columns[c];
-		differ |=
-			column->page0 | column->page_stride | column->block_offset | column->bytes;
-	}
-	uint32_t word = (uint32_t)(differ & -differ);
+	uint64_t differ = WORD_BYTES | column->page0 | column->page_stride | column->block_offset |
+			  column->bytes;
+	uint64_t word = differ & -differ;
 	return word < WORD_BYTES ? word * OKI_GATHER_LOADS : WORD_BYTES * g->loads;
 }
 
-/* Of each block, whole warps. */
+/* What a row takes a group of lanes, in rounds. */
+static uint64_t row_rounds(const struct oki_gather *g, const struct oki_gather_column *column,
+			   uint32_t lanes)
+{
+	uint64_t round = lane_bytes(g, column) * lanes, whole = column->bytes / PIECE_MAX;
+	uint64_t rest = column->bytes % PIECE_MAX;
+	uint64_t rounds = whole * ((PIECE_MAX + round - 1) / round) + (rest + round - 1) / round;
+	return rounds + PIECE_ROUNDS * (whole + (rest > 0));
+}
+
+/* Of each block, whole warps: as many groups as move the link's share in the time that rows take.
+ */
 static uint32_t threads_for(const struct oki_cuda_launch *launch, const struct oki_cuda_crew *crew,
-			    uint64_t longest)
+			    uint64_t bytes)
 {
 	const struct oki_gather *g = &launch->gather;
-	if (g->to_pages || (crew->sms == 1 && crew->link > ONE_SM_RATE))
+	if (g->to_pages || bytes == 0 || (crew->sms == 1 && crew->link > ONE_SM_RATE))
 		return OKI_GATHER_THREADS;
-	uint64_t lane = lane_bytes(g), round = lane * launch->lanes;
-	uint64_t piece = longest < PIECE_MAX ? longest : PIECE_MAX;
-	uint64_t rounds = (piece + round - 1) / round;
-	double flight = crew->link * PUBLISH_ROUND_NS * (1 + PIECE_ROUNDS / (double)rounds);
-	double threads = flight / (double)(crew->sms * lane);
+	double rounds = 0, link = crew->link > LEAST_LINK ? crew->link : LEAST_LINK;
+	for (uint32_t c = 0; c < g->column_count; c++)
+		rounds += (double)(rows_of(g, c) * row_rounds(g, &g->columns[c], launch->lanes));
+	double threads = link * PUBLISH_ROUND_NS * rounds * launch->lanes / (double)bytes;
+	threads /= crew->sms;
 	if (threads >= OKI_GATHER_THREADS)
 		return OKI_GATHER_THREADS;
 	uint32_t warps = (uint32_t)(threads / WARP + 0.5);
@@ -239,7 +248,7 @@ static void cut(struct oki_cuda_launch *launch, const struct oki_cuda_crew *crew
 	}
 	launch->lanes = lanes_for(longest);
 	g->loads = loads_for(launch, crew->sms, bytes);
-	launch->threads = threads_for(launch, crew, longest);
+	launch->threads = threads_for(launch, crew, bytes);
 	uint64_t groups = (uint64_t)crew->sms * launch->threads / launch->lanes;
 	uint64_t piece = bytes / (groups * PIECES_PER_GROUP);
 	uint64_t round = launch->lanes * WORD_BYTES * g->loads;

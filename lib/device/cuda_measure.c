@@ -2,8 +2,8 @@
  * [B] Measuring one GPU when it is first opened. By the CPU's clock: each figure is the difference
  * of two series, so that what every series costs drops out, and the best of a few tries, since
  * nothing but disturbance makes one slower. Kernels are timed in lengths that keep as many loads on
- * their way as short copies do; long ones fill the link with fewer. A slow link, or a GPU whose SMs
- * a model holds, would take long: what does not fit into the time keeps its default.
+ * their way as short restores do; long ones fill the link with fewer. A slow link, or a GPU whose
+ * SMs a model holds, would take long: what does not fit into the time keeps its default.
  */
 #include "device/cuda_device.h"
 

@@ -15,8 +15,8 @@
 
 /* Kinds of layers in one group that are told apart; more share the last one's prediction. */
 #define SHAPES_MAX 4u
-/* A publish on a quarter of its SMs takes so many times as long, at 4 of them (measured: 1.3 for
- * rows of 32 KiB, 1.7 for rows of 1 KiB and less). */
+/* A publish on one SM takes so many times as long as on four (measured: 1.3 for rows of 32 KiB, 1.7
+ * for rows of 1 KiB and less); on any other number it has as much on its way. */
 #define FEW_SMS 1.5
 
 /* Layers that cost the same: they differ in where they lie only. */
@@ -416,7 +416,8 @@ static enum oki_cuda_way fastest(struct oki_stream *stream, enum oki_direction d
 	}
 	/* Both need runs of both kinds, and a side stream that can wait for the kernel's layers. */
 	sum.shared = some_long && some_short && stream->counters;
-	if (oki_cuda_sms(stream->device, direction) < stream->device->sms) {
+	uint32_t sms = oki_cuda_sms(stream->device, direction);
+	if (sms == 1 && sms < stream->device->sms) {
 		sum.kernel_ns *= FEW_SMS;
 		sum.short_kernel_ns *= FEW_SMS;
 	}

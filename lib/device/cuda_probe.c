@@ -73,7 +73,8 @@ void oki_cuda_probe_launch(struct oki_device *device, uint64_t now_ns)
 	oki_cuda_probe_wait(device, now_ns);
 	if (!p->works || p->out)
 		return;
-	struct oki_cuda_launch nothing = {.lanes = 32, .blocks = 1, .threads = 32};
+	/* A block that needs as much of an SM as a restore's: less would find room sooner. */
+	struct oki_cuda_launch nothing = {.lanes = 32, .blocks = 1, .threads = OKI_GATHER_THREADS};
 	uint64_t start = oki_now_ns();
 	p->launched_ns = now_ns;
 	CUresult result = api->event_record(p->from, p->stream);

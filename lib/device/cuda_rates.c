@@ -29,6 +29,16 @@ const struct oki_cuda_rates oki_cuda_default_rates = {
 /* A copy this short does not wait for copy engines that are busy with another stream. */
 #define NO_WAIT_BYTES (4u << 20)
 
+/* Of the link, by a kernel that leaves gaps; measured. */
+#define PUBLISH_SHARE 0.875
+
+void oki_cuda_rates_of_publish(struct oki_cuda_rates *rates)
+{
+	for (uint32_t i = 0; i < OKI_CUDA_SIZES; i++)
+		if (rates->kernel[i] > rates->link * PUBLISH_SHARE)
+			rates->kernel[i] = rates->link * PUBLISH_SHARE;
+}
+
 static double kernel_rate(const struct oki_cuda_rates *rates, uint64_t bytes)
 {
 	uint32_t i = OKI_CUDA_SIZES - 1;

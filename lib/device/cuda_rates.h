@@ -21,8 +21,10 @@ struct oki_cuda_rates {
 	double kernel[OKI_CUDA_SIZES];
 };
 
-/* What was measured on an H200 (driver 580, PCIe 5 x16) with 4 SMs. */
+/* What was measured on an H200 (driver 580, PCIe 5 x16) with 4 SMs, of restores. */
 extern const struct oki_cuda_rates oki_cuda_default_rates;
+/* A publish by the kernel leaves gaps: it is no faster than that, whatever was measured. */
+void oki_cuda_rates_of_publish(struct oki_cuda_rates *rates);
 
 /* Rows of bytes each, copied by the kernel, without its launch. */
 double oki_cuda_kernel_ns(const struct oki_cuda_rates *rates, uint64_t rows, uint64_t bytes);

@@ -114,7 +114,11 @@ END_TEST
 START_TEST(a_publish_by_single_warps)
 {
 	enum { LAYERS = OKI_GATHER_COLUMNS / 3, SEGMENTS = 3, ROWS = 64 };
-	const uint64_t row = 4096, block = LAYERS * SEGMENTS * row;
+	/* Groups of 8 lanes: several of them count in a warp. */
+	const uint64_t row = 512, block = LAYERS * SEGMENTS * row;
+	const struct oki_cuda_crew crew = {32, 30};
+	const struct oki_cuda_table table = {.device = 8, .count = ROWS}, *tables[] = {&table};
+	struct oki_cuda_launch launch;
 	struct oki_layer_map maps[LAYERS];
 	struct oki_layer_copy layers[LAYERS];
 	CUevent events[LAYERS];
@@ -123,7 +127,8 @@ START_TEST(a_publish_by_single_warps)
 	uint64_t seed = 37;
 	struct rig r;
 	CUstream reader;
-	rig_init(&r, OKV_COPY_KERNEL, 32);
+	rig_init(&r, OKV_COPY_KERNEL, crew.sms);
+	r.device->rates[OKI_TO_BLOCKS].link = crew.link;
 	const struct oki_cuda_api *api = r.device->api;
 	MUST(api->stream_create(&reader, CU_STREAM_NON_BLOCKING, 0));
 	for (uint32_t l = 0; l < LAYERS; l++) {
@@ -139,6 +144,10 @@ START_TEST(a_publish_by_single_warps)
 		layers[l] = (struct oki_layer_copy){
 			.map = &maps[l], .runs = runs, .run_count = ROWS, .event = events[l]};
 	}
+	const struct oki_layer_map *first = &maps[0];
+	oki_cuda_launch_fill(tables, OKI_TO_BLOCKS, &first, 0, 1, &crew, &launch);
+	ck_assert_uint_eq(launch.threads, 32);
+	ck_assert_uint_eq(launch.lanes, 8);
 	for (uint32_t i = 0; i < ROWS; i++)
 		runs[i] = (struct oki_run){
 			.host = r.host + i * block, .blocks = 1, .inner = 1, .page = i * 37 % ROWS};

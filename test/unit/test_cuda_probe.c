@@ -61,6 +61,8 @@ static CUresult probe_launch(CUfunction function, unsigned gx, unsigned gy, unsi
 				   extra);
 	ck_assert_ptr_eq(stream, PROBE_STREAM);
 	ck_assert_uint_eq(gx, 1);
+	/* As much of an SM as a restore needs. */
+	ck_assert_uint_eq(bx, OKI_GATHER_THREADS);
 	ck_assert_uint_eq(probe.stands++, 1);
 	probe.launches++;
 	return probe.launched;
@@ -294,6 +296,22 @@ START_TEST(the_worker_looks_while_it_waits)
 }
 END_TEST
 
+/* By the link of its own direction; a restore has all threads there are. */
+START_TEST(a_publish_leaves_gaps)
+{
+	way_of_next(OKI_TO_BLOCKS);
+	ck_assert_uint_eq(calls.threads, 256);
+	s.device.rates[OKI_TO_PAGES].link /= 2;
+	way_of_next(OKI_TO_BLOCKS);
+	ck_assert_uint_eq(calls.threads, 256);
+	s.device.rates[OKI_TO_BLOCKS].link /= 2;
+	way_of_next(OKI_TO_BLOCKS);
+	ck_assert_uint_eq(calls.threads, 128);
+	way_of_next(OKI_TO_PAGES);
+	ck_assert_uint_eq(calls.threads, OKI_GATHER_THREADS);
+}
+END_TEST
+
 /* Beside a restore a publish has few SMs, and all of them when that has ended. */
 START_TEST(a_publish_makes_way)
 {
@@ -344,6 +362,7 @@ int main(void)
 	tcase_add_test(tcase, one_that_still_waits);
 	tcase_add_loop_test(tcase, does_without, 0, 4);
 	tcase_add_loop_test(tcase, the_worker_looks_while_it_waits, 0, 2);
+	tcase_add_test(tcase, a_publish_leaves_gaps);
 	tcase_add_test(tcase, a_publish_makes_way);
 	suite_add_tcase(suite, tcase);
 	return kv_suite_run(suite);
