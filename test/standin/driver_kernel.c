@@ -5,11 +5,14 @@
  */
 #include "standin/standin_driver.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define THREADS 3u
+/* For so many kernels at a time; of more some wait. */
+#define KERNELS 3u
 
 struct piece {
 	CUdeviceptr host;
@@ -39,6 +42,8 @@ struct share {
 	const struct launch *launch;
 	uint32_t first; /* and every THREADS-th group after it */
 	uint64_t random;
+	struct share *next; /* in the queue */
+	uint32_t *left;	    /* of its launch, that have not ended */
 };
 
 static bool find_piece(const struct launch *l, struct group *at, struct piece *ret_piece)
@@ -130,9 +135,8 @@ static void step(const struct launch *l, struct group *group)
 	group->now = next;
 }
 
-static void *run_share(void *arg)
+static void run_share(struct share *share)
 {
-	struct share *share = arg;
 	const struct launch *l = share->launch;
 	struct group *groups = calloc(l->groups, sizeof(*groups));
 	if (!groups)
@@ -151,7 +155,61 @@ static void *run_share(void *arg)
 		}
 	}
 	free(groups);
+}
+
+/* Threads for all launches of the process: one for each share would be a hundred thousand. */
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t queued, ended;
+	struct share *queue;
+} pool = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL};
+
+static void *serve(void *arg)
+{
+	(void)arg;
+	pthread_mutex_lock(&pool.lock);
+	for (;;) {
+		struct share *share = pool.queue;
+		if (!share) {
+			pthread_cond_wait(&pool.queued, &pool.lock);
+			continue;
+		}
+		pool.queue = share->next;
+		pthread_mutex_unlock(&pool.lock);
+		run_share(share);
+		pthread_mutex_lock(&pool.lock);
+		if (--*share->left == 0)
+			pthread_cond_broadcast(&pool.ended);
+	}
 	return NULL;
+}
+
+static void start_pool(void)
+{
+	for (uint32_t i = 0; i < KERNELS * THREADS; i++) {
+		pthread_t thread;
+		if (pthread_create(&thread, NULL, serve, NULL) != 0)
+			standin_stop("no thread for a kernel");
+		pthread_detach(thread);
+	}
+}
+
+/* Returns when all shares of a launch have ended. */
+static void run_shares(struct share *shares, uint32_t count)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	uint32_t left = count;
+	pthread_once(&once, start_pool);
+	pthread_mutex_lock(&pool.lock);
+	for (uint32_t i = 0; i < count; i++) {
+		shares[i].left = &left;
+		shares[i].next = pool.queue;
+		pool.queue = &shares[i];
+	}
+	pthread_cond_broadcast(&pool.queued);
+	while (left)
+		pthread_cond_wait(&pool.ended, &pool.lock);
+	pthread_mutex_unlock(&pool.lock);
 }
 
 static const struct oki_gather_row *rows_of(const struct oki_gather *gather, uint32_t number)
@@ -187,14 +245,11 @@ void standin_gather(const struct oki_gather *gather, uint32_t lanes, uint32_t bl
 			(void *)standin_device((CUdeviceptr)(uintptr_t)gather->counters, 4);
 	if (gather->tickets)
 		launch.tickets = (void *)standin_device((CUdeviceptr)(uintptr_t)gather->tickets, 4);
-	pthread_t threads[THREADS];
 	struct share shares[THREADS];
-	for (uint32_t i = 0; i < THREADS; i++) {
-		shares[i] = (struct share){&launch, i, *random ^ (i + 1) * 0x9e3779b97f4a7c15ull};
-		if (pthread_create(&threads[i], NULL, run_share, &shares[i]) != 0)
-			standin_stop("no thread for a kernel");
-	}
 	for (uint32_t i = 0; i < THREADS; i++)
-		pthread_join(threads[i], NULL);
+		shares[i] = (struct share){.launch = &launch,
+					   .first = i,
+					   .random = *random ^ (i + 1) * 0x9e3779b97f4a7c15ull};
+	run_shares(shares, THREADS);
 	free((void *)launch.arrived);
 }
