@@ -3,7 +3,9 @@
 
 #include "test/device/measure_rig.h"
 
+#define LAYERS 36
 #define PAGES 64
+#define KERNEL_4 4 /* of the ways */
 #define TIMES 200
 #define MANY 200
 
@@ -71,6 +73,24 @@ static void beside(const struct small_kernels *k, struct oki_worker *worker, con
 	fflush(stdout);
 }
 
+/* Publishes by the kernel, whose threads depend on how long rows are. */
+static void by_rows(const struct small_kernels *k)
+{
+	static const uint64_t rows[] = {64, 256, 512, 656, 1024, 1152, 2048, 4096, 4112, 32768};
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		char name[64];
+		struct model m;
+		uint64_t pages = (150u << 20) / LAYERS / rows[i];
+		model_init(&m, LAYERS, 1, rows[i], pages < 8192 ? (uint32_t)pages : 8192, true);
+		struct oki_worker *worker = worker_for(&ways[KERNEL_4], &m);
+		verify(worker, &m, OKI_TO_BLOCKS);
+		snprintf(name, sizeof(name), "publish of %llu B", (unsigned long long)rows[i]);
+		beside(k, worker, &m, OKI_TO_BLOCKS, name);
+		worker_end(worker);
+		model_fini(&m);
+	}
+}
+
 void launches(void)
 {
 	const struct oki_device_config config = {.copy_path = OKV_COPY_KERNEL};
@@ -81,7 +101,7 @@ void launches(void)
 	must(api->stream_create(&k.stream, CU_STREAM_NON_BLOCKING, 0));
 	must(api->event_create(&k.from, CU_EVENT_DEFAULT));
 	must(api->event_create(&k.to, CU_EVENT_DEFAULT));
-	model_init(&m, 36, 2, 32768, PAGES, true);
+	model_init(&m, LAYERS, 2, 32768, PAGES, true);
 	printf("\nkernels that do nothing beside operations of %d shuffled pages\n", PAGES);
 	beside(&k, NULL, NULL, OKI_TO_PAGES, "nothing");
 	for (int d = 0; d < 2; d++)
@@ -93,6 +113,7 @@ void launches(void)
 			worker_end(worker);
 		}
 	model_fini(&m);
+	by_rows(&k);
 	must(api->event_destroy(k.to));
 	must(api->event_destroy(k.from));
 	must(api->stream_destroy(k.stream));
