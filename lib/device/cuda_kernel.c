@@ -187,13 +187,13 @@ static uint64_t count_units(const struct oki_gather *g)
 /* Of a lane on their way at once. */
 static uint32_t loads_for(const struct oki_cuda_launch *launch, uint32_t sms, uint64_t bytes)
 {
-	uint32_t each = sms * OKI_GATHER_THREADS * WORD_BYTES;
-	uint32_t loads = (FLIGHT_BYTES + each - 1) / each;
 	/* Narrow groups have one short fragment each and fill few of their loads. */
 	if (launch->lanes < WARP)
 		return OKI_GATHER_LOADS;
 	if (!launch->gather.to_pages)
 		return sms > 1 ? PUBLISH_LOADS : OKI_GATHER_LOADS;
+	uint32_t each = sms * OKI_GATHER_THREADS * WORD_BYTES;
+	uint32_t loads = (FLIGHT_BYTES + each - 1) / each;
 	return bytes <= OKI_CUDA_SHORT_BYTES || loads > OKI_GATHER_LOADS ? OKI_GATHER_LOADS : loads;
 }
 

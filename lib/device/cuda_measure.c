@@ -27,8 +27,8 @@ struct bench {
 	uint8_t *host;
 	CUdeviceptr memory;
 	enum oki_direction direction;
-	double link;
-	CUresult result; /* of the first call that failed */
+	struct oki_cuda_crew crew; /* of its kernels */
+	CUresult result;	   /* of the first call that failed */
 	uint64_t deadline_ns;
 	bool cut_short; /* something was not measured by then */
 };
@@ -78,7 +78,6 @@ static void copy_rows(struct bench *b, uint32_t rows, uint64_t bytes, bool batch
 
 static void run_kernel(struct bench *b, uint64_t bytes, uint64_t fragment)
 {
-	const struct oki_cuda_crew crew = {b->device->sms, b->link};
 	struct oki_layer_map map = {
 		.base = (uint8_t *)b->memory,
 		.page_stride = fragment,
@@ -93,7 +92,7 @@ static void run_kernel(struct bench *b, uint64_t bytes, uint64_t fragment)
 	};
 	const struct oki_cuda_table *tables[] = {&table};
 	struct oki_cuda_launch launch;
-	oki_cuda_launch_fill(tables, b->direction, maps, 0, 1, &crew, &launch);
+	oki_cuda_launch_fill(tables, b->direction, maps, 0, 1, &b->crew, &launch);
 	note(b, oki_cuda_launch(b->device, b->stream, &launch));
 }
 
@@ -167,7 +166,7 @@ static void settle(double *figure, double measured, double least, double most)
 static void measure_kernel(struct bench *b, struct oki_cuda_rates *rates)
 {
 	const uint64_t part = SERIES_BYTES / 2;
-	b->link = rates->link;
+	b->crew = (struct oki_cuda_crew){b->device->sms, rates->link};
 	for (uint32_t i = 0; i < OKI_CUDA_SIZES; i++) {
 		if (is_over(b))
 			return;

@@ -268,18 +268,26 @@ static bool sleep_until(const struct wish *w, bool looked, uint64_t deadline, in
 	return there;
 }
 
+/* Who looks in a loop would keep the lock from those who end it. A completion may be there before
+ * final is, whose teller holds the lock. */
+static bool look_once(const struct wish *w, int *ret_rc)
+{
+	bool there = answered(w, ret_rc);
+	if (there || !(w->op->flags & OKV_OP_NOTIFY))
+		return there;
+	pthread_mutex_lock(&w->op->lock);
+	there = answered(w, ret_rc);
+	pthread_mutex_unlock(&w->op->lock);
+	return there;
+}
+
 /* False: the time is over; *ret_rc is not written then. */
 static bool wait_for(const struct wish *w, int timeout_ms, int *ret_rc)
 {
+	if (timeout_ms == 0)
+		return look_once(w, ret_rc);
 	if (answered(w, ret_rc))
 		return true;
-	if (timeout_ms == 0) {
-		/* Whoever is telling it at this moment holds the lock. */
-		pthread_mutex_lock(&w->op->lock);
-		bool there = answered(w, ret_rc);
-		pthread_mutex_unlock(&w->op->lock);
-		return there;
-	}
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
 	bool spins = w->op->engine->options.spin_us > 0;
 	/* Nobody who never spins, and not for a layer, and not twice. */
@@ -311,20 +319,22 @@ int okv_op_wait_layer(struct okv_op *op, uint32_t layer, int timeout_ms)
 	return wait_layer_flag(op, layer, timeout_ms, true);
 }
 
+/* Complete with final, it never changes after. */
+static void take_result(const struct okv_op *op, struct okv_op_result *ret_result)
+{
+	if (ret_result)
+		*ret_result = op->result;
+}
+
 int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result)
 {
 	int rc = check_op(op);
 	if (rc)
 		return rc;
-	/* Who polls in a loop would keep the lock from those who end it. A completion may be there
-	 * before final is, whose teller holds the lock. */
-	if (!atomic_load(&op->final) && !(op->flags & OKV_OP_NOTIFY))
+	const struct wish wish = {op, &op->final, false};
+	if (!look_once(&wish, &rc))
 		return OKV_E_RUNNING;
-	pthread_mutex_lock(&op->lock);
-	rc = op->final ? op->result.status : OKV_E_RUNNING;
-	if (op->final && ret_result)
-		*ret_result = op->result;
-	pthread_mutex_unlock(&op->lock);
+	take_result(op, ret_result);
 	return rc;
 }
 
@@ -343,9 +353,7 @@ int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_res
 	const struct wish wish = {op, &op->final, false};
 	if (!wait_for(&wish, timeout_ms, &rc))
 		return OKV_E_TIMEOUT;
-	/* The result is complete with final and never changes after. */
-	if (ret_result)
-		*ret_result = op->result;
+	take_result(op, ret_result);
 	return rc;
 }
 

@@ -78,6 +78,17 @@ static inline void rig_copy(struct rig *r, enum oki_direction direction,
 	ops->stream_recycle(r->stream);
 }
 
+/* Queue layers, however many the device takes at a time. */
+static inline void rig_queue(struct rig *r, enum oki_direction direction,
+			     const struct oki_layer_copy *layers, uint32_t count)
+{
+	for (uint32_t done = 0; done < count;) {
+		int taken = ops->copy(r->stream, direction, layers + done, count - done, &problem);
+		ck_assert_msg(taken > 0, "%s", problem.text);
+		done += (uint32_t)taken;
+	}
+}
+
 static inline bool rig_is_right(struct rig *r, uint64_t host_bytes, uint64_t pages_bytes)
 {
 	MUST(cu.cuMemcpyDtoH(r->got_pages, r->pages, pages_bytes));

@@ -73,12 +73,7 @@ START_TEST(an_event_comes_after_its_layer)
 	MUST(api->host_alloc(&seen, EVENT_LAYERS * layer, 0));
 	for (int n = 0; n < 20; n++) {
 		rig_noise(&r, &seed, EVENT_LAYERS * layer, EVENT_LAYERS * layer);
-		for (uint32_t done = 0; done < EVENT_LAYERS;) {
-			int taken = ops->copy(r.stream, OKI_TO_PAGES, layers + done,
-					      EVENT_LAYERS - done, &problem);
-			ck_assert_msg(taken > 0, "%s", problem.text);
-			done += (uint32_t)taken;
-		}
+		rig_queue(&r, OKI_TO_PAGES, layers, EVENT_LAYERS);
 		for (uint32_t l = 0; l < EVENT_LAYERS; l++) {
 			MUST(api->stream_wait_event(reader, events[l], 0));
 			MUST(api->copy_to_host((uint8_t *)seen + l * layer, r.pages + l * layer,
@@ -153,12 +148,7 @@ START_TEST(a_publish_by_single_warps)
 			.host = r.host + i * block, .blocks = 1, .inner = 1, .page = i * 37 % ROWS};
 	for (int n = 0; n < 20; n++) {
 		rig_noise(&r, &seed, ROWS * block, ROWS * block);
-		for (uint32_t done = 0; done < LAYERS;) {
-			int taken = ops->copy(r.stream, OKI_TO_BLOCKS, layers + done, LAYERS - done,
-					      &problem);
-			ck_assert_msg(taken > 0, "%s", problem.text);
-			done += (uint32_t)taken;
-		}
+		rig_queue(&r, OKI_TO_BLOCKS, layers, LAYERS);
 		for (uint32_t l = 0; l < LAYERS; l++) {
 			MUST(api->stream_wait_event(reader, events[l], 0));
 			MUST(api->stream_synchronize(reader));
@@ -326,14 +316,8 @@ START_TEST(an_event_comes_after_both_ways)
 				{&map, runs[part], BOTH_RUNS, part ? events[0] : NULL},
 				{&map, runs[part] + BOTH_SHORT, 1, part ? events[1] : NULL},
 			};
-			int count = _i ? 2 : 1;
 			layers[0].run_count -= (uint32_t)_i;
-			for (int done = 0; done < count;) {
-				int taken = ops->copy(r.stream, OKI_TO_PAGES, layers + done,
-						      (uint32_t)(count - done), &problem);
-				ck_assert_msg(taken > 0, "%s", problem.text);
-				done += taken;
-			}
+			rig_queue(&r, OKI_TO_PAGES, layers, _i ? 2 : 1);
 			ck_assert_int_eq(r.stream->way, OKI_CUDA_WAY_BOTH);
 		}
 		for (int i = 0; i <= _i; i++)

@@ -11,42 +11,17 @@
 #include "device/cuda_device.h"
 #include "support/suite.h"
 
-/* As many loads on their way as the link needs, pieces of whole rounds of them. */
-START_TEST(few_sms_have_more_on_their_way)
-{
-	struct oki_layer_map map = {
-		.page_stride = 32768, .segment_count = 1, .segments = {{0, 0, 32768}}};
-	const struct oki_layer_map *maps[] = {&map};
-	static const uint32_t loads[] = {4, 4, 3, 2, 2, 2, 2, 1, 1};
-	for (uint32_t sms = 1; sms <= 9; sms++)
-		for (uint32_t rows = 1; rows <= 4096; rows = rows * 2 + 1) {
-			struct oki_cuda_table table = {.device = 8, .count = rows};
-			struct oki_cuda_launch launch;
-			const struct oki_cuda_table *tables[] = {&table};
-			const struct oki_cuda_crew crew = {sms, 55.4};
-			oki_cuda_launch_fill(tables, OKI_TO_PAGES, maps, 0, 1, &crew, &launch);
-			const struct oki_gather *g = &launch.gather;
-			uint32_t round = 32 * 16 * g->loads;
-			/* A short copy asks for all it can. */
-			ck_assert_uint_eq(g->loads, rows <= 128 ? 4 : loads[sms - 1]);
-			ck_assert_uint_le(launch.blocks, sms);
-			ck_assert_uint_eq(launch.threads, OKI_GATHER_THREADS);
-			if (g->piece > round)
-				ck_assert_uint_eq(g->piece % round, 0);
-		}
-}
-END_TEST
-
 static const struct oki_cuda_crew crew4 = {4, 55.4};
 
-static struct oki_cuda_launch launch_of(const struct oki_layer_map *layers, uint32_t count,
-					uint32_t rows, const struct oki_cuda_crew *crew)
+/* Of up to two layers with as many rows. */
+static struct oki_cuda_launch fill(enum oki_direction direction, const struct oki_layer_map *layers,
+				   uint32_t count, uint32_t rows, const struct oki_cuda_crew *crew)
 {
 	struct oki_cuda_launch launch;
 	struct oki_cuda_table table = {.device = 8, .count = rows};
 	const struct oki_layer_map *maps[2] = {&layers[0], &layers[1]};
 	const struct oki_cuda_table *tables[2] = {&table, &table};
-	oki_cuda_launch_fill(tables, OKI_TO_BLOCKS, maps, 0, count, crew, &launch);
+	oki_cuda_launch_fill(tables, direction, maps, 0, count, crew, &launch);
 	ck_assert_uint_eq(launch.threads % 32, 0);
 	ck_assert_uint_ge(launch.threads, 32);
 	ck_assert_uint_le(launch.threads, OKI_GATHER_THREADS);
@@ -58,6 +33,33 @@ static struct oki_layer_map rows_of(uint64_t bytes, uint64_t page_stride)
 	return (struct oki_layer_map){
 		.page_stride = page_stride, .segment_count = 1, .segments = {{0, 0, bytes}}};
 }
+
+static struct oki_cuda_launch launch_of(const struct oki_layer_map *layers, uint32_t count,
+					uint32_t rows, const struct oki_cuda_crew *crew)
+{
+	return fill(OKI_TO_BLOCKS, layers, count, rows, crew);
+}
+
+/* As many loads on their way as the link needs, pieces of whole rounds of them. */
+START_TEST(few_sms_have_more_on_their_way)
+{
+	struct oki_layer_map map = rows_of(32768, 32768);
+	static const uint32_t loads[] = {4, 4, 3, 2, 2, 2, 2, 1, 1};
+	for (uint32_t sms = 1; sms <= 9; sms++)
+		for (uint32_t rows = 1; rows <= 4096; rows = rows * 2 + 1) {
+			const struct oki_cuda_crew crew = {sms, 55.4};
+			struct oki_cuda_launch launch = fill(OKI_TO_PAGES, &map, 1, rows, &crew);
+			const struct oki_gather *g = &launch.gather;
+			uint32_t round = 32 * 16 * g->loads;
+			/* A short copy asks for all it can. */
+			ck_assert_uint_eq(g->loads, rows <= 128 ? 4 : loads[sms - 1]);
+			ck_assert_uint_le(launch.blocks, sms);
+			ck_assert_uint_eq(launch.threads, OKI_GATHER_THREADS);
+			if (g->piece > round)
+				ck_assert_uint_eq(g->piece % round, 0);
+		}
+}
+END_TEST
 
 /* A launch of a publish of many rows. */
 static struct oki_cuda_launch publish_launch(uint64_t bytes, uint64_t page_stride,
@@ -177,14 +179,9 @@ END_TEST
 START_TEST(rows_of_almost_4_gib)
 {
 	static const uint64_t sizes[] = {1ull << 31, 4294963200u, 4294963201u, 4294967280u};
-	struct oki_layer_map map = {.page_stride = 1ull << 33, .segment_count = 1};
-	const struct oki_layer_map *maps[] = {&map};
-	struct oki_cuda_table table = {.device = 8, .count = 1};
-	const struct oki_cuda_table *tables[] = {&table};
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		struct oki_cuda_launch launch;
-		map.segments[0].bytes = sizes[i];
-		oki_cuda_launch_fill(tables, OKI_TO_PAGES, maps, 0, 1, &crew4, &launch);
+		struct oki_layer_map map = rows_of(sizes[i], 1ull << 33);
+		struct oki_cuda_launch launch = fill(OKI_TO_PAGES, &map, 1, 1, &crew4);
 		ck_assert_uint_ge((uint64_t)launch.units * launch.gather.piece, sizes[i]);
 		ck_assert_uint_eq(launch.blocks, 4);
 	}
