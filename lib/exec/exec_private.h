@@ -35,6 +35,15 @@ struct oki_stream_node {
 /* Marks kept for the next transfers: making one costs a small transfer a good part of its time. */
 #define OKI_SPARE_MARKS 32u
 
+/* By direction and size: 1 MiB and less than 2, and so on; the last one has all above. */
+#define OKI_PACE_SIZES 8u
+
+/* So long the fastest transfers take at least. */
+struct oki_pace {
+	uint64_t ns_per_mib; /* 0: unknown */
+	bool sure;	     /* else they may take longer, and the next one tells */
+};
+
 struct oki_worker {
 	struct oki_worker_config config;
 	const struct oki_device_ops *ops;
@@ -56,7 +65,7 @@ struct oki_worker {
 	struct oki_mark *marks[OKI_SPARE_MARKS]; /* complete; under stream_lock */
 	uint32_t mark_count;
 	_Atomic uint64_t wakeups;
-	uint64_t ns_per_mib; /* of the fastest transfer so far, 0: none; the thread's */
+	struct oki_pace paces[2][OKI_PACE_SIZES]; /* the thread's */
 };
 
 /* Take a part in hand: its runs, and how far it was submitted. */
@@ -77,9 +86,10 @@ bool oki_layers_report(struct oki_worker *w, struct oki_transfer *t, bool all);
 /*
  * When to look again. Small transfers end when their bytes are through the link, which past ones
  * tell: the thread sleeps until just before, spins around that moment, and then looks now and then.
+ * On the way there it looks each time that as long again has passed: past ones may have been slow.
  */
 void oki_pace_started(struct oki_transfer *t, uint64_t now);
-void oki_pace_submitted(const struct oki_worker *w, struct oki_transfer *t);
+void oki_pace_submitted(struct oki_worker *w, struct oki_transfer *t);
 void oki_pace_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now);
 /* Is it worth looking again at once? moved_at: something got on. */
 bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns);

@@ -7,6 +7,8 @@
 #define WAKE_NS 30000u
 /* Ends of less than this say little about the link. */
 #define TELLING_BYTES (1u << 20)
+/* An end that was seen within this says when it was. */
+#define SURE_NS WAKE_NS
 /* While the Manager prepares or seals, this many times longer: its thread may have to wake first,
  * and answers with a bell, which takes two more wakings, if nobody looks by then. */
 #define CLAIM_FACTOR 4u
@@ -17,23 +19,37 @@ void oki_pace_started(struct oki_transfer *t, uint64_t now)
 		t->started_ns = now;
 }
 
-void oki_pace_submitted(const struct oki_worker *w, struct oki_transfer *t)
+/* Past transfers of about as many bytes, which way they go. */
+static struct oki_pace *pace_of(struct oki_worker *w, const struct oki_transfer *t)
 {
+	uint32_t size = 0;
+	while (size + 1 < OKI_PACE_SIZES && t->bytes >> (size + 1) >= TELLING_BYTES)
+		size++;
+	return &w->paces[t->direction][size];
+}
+
+void oki_pace_submitted(struct oki_worker *w, struct oki_transfer *t)
+{
+	uint64_t ns_per_mib = pace_of(w, t)->ns_per_mib;
 	/* A large one is submitted piece by piece, as its copies end. */
-	if (!w->ns_per_mib || t->pieces.marks[0] || w->ops->has_callbacks)
+	if (!ns_per_mib || t->pieces.marks[0] || w->ops->has_callbacks)
 		return;
-	t->expected_ns = t->started_ns + (t->bytes >> 10) * w->ns_per_mib / 1024;
+	t->expected_ns = t->started_ns + (t->bytes >> 10) * ns_per_mib / 1024;
 }
 
 void oki_pace_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now)
 {
-	if (t->bytes < TELLING_BYTES || t->pieces.marks[0])
+	/* Who never saw it on its way knows nothing of its end. */
+	if (t->bytes < TELLING_BYTES || t->pieces.marks[0] || !t->looked_ns)
 		return;
-	/* The best so far: nothing ends earlier than it says, and to look too early costs little.
-	 */
-	uint64_t ns = (now - t->started_ns) / (t->bytes >> 20);
-	if (!w->ns_per_mib || ns < w->ns_per_mib)
-		w->ns_per_mib = ns;
+	struct oki_pace *pace = pace_of(w, t);
+	/* By the last look that found it on its way, not by the one that found it ended: that one
+	 * says how long the worker slept, and would be believed for ever. */
+	uint64_t ns = (t->looked_ns - t->started_ns) / (t->bytes >> 20);
+	if (pace->sure && ns >= pace->ns_per_mib)
+		return;
+	pace->ns_per_mib = ns;
+	pace->sure = now - t->looked_ns <= SURE_NS;
 }
 
 bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns)
@@ -65,8 +81,13 @@ uint64_t oki_pace_next(const struct oki_worker *w, uint64_t now)
 		uint64_t at = now + POLL_NS;
 		if (t->phase == OKI_PHASE_CLAIM || w->ops->has_callbacks)
 			continue;
-		if (t->phase == OKI_PHASE_DRAIN && t->expected_ns > now + WAKE_NS)
-			at = t->expected_ns - WAKE_NS;
+		if (t->phase == OKI_PHASE_DRAIN && t->expected_ns > now + WAKE_NS) {
+			/* One that is through sooner than any before loses half of its time. */
+			uint64_t half = now + (now - t->started_ns);
+			uint64_t due = t->expected_ns - WAKE_NS;
+			at = half > at ? half : at;
+			at = due < at ? due : at;
+		}
 		next = at < next ? at : next;
 	}
 	return next;

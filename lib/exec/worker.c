@@ -108,9 +108,12 @@ static enum step step_drain(struct oki_worker *w, struct oki_transfer *t)
 {
 	bool told = w->ops->has_callbacks && oki_layers_report(w, t, false);
 	struct okv_error err;
+	uint64_t now = oki_now_ns();
 	int rc = w->ops->query(t->final_mark, &err);
-	if (rc == 0)
+	if (rc == 0) {
+		t->looked_ns = now;
 		return told ? STEP_MOVED : STEP_IDLE;
+	}
 	if (rc < 0) {
 		t->source->failing(t->arg, &err);
 		return end_blocking(w, t, err.status);
