@@ -134,6 +134,13 @@ static bool fits_2d(const struct rows *rows)
 	       rows->host_pitch <= OKI_CUDA_MAX_PITCH && rows->device_pitch <= OKI_CUDA_MAX_PITCH;
 }
 
+/* Times as long as its bytes. A few rows cost no more than the copy itself hides. */
+static double row_cost(const struct emitter *e, const struct rows *rows)
+{
+	bool far = rows->host_pitch >= OKI_CUDA_FAR_PITCH && rows->count > OKI_CUDA_FEW_BLOCKS;
+	return far ? oki_cuda_far_cost(e->rates, rows->width) : 1;
+}
+
 static CUresult emit_2d(struct emitter *e, const struct rows *rows, uint64_t first, uint64_t count)
 {
 	uint8_t *host = rows->host + first * rows->host_pitch;
@@ -158,7 +165,8 @@ static CUresult emit_2d(struct emitter *e, const struct rows *rows, uint64_t fir
 		copy.dstHost = host;
 		copy.dstPitch = rows->host_pitch;
 	}
-	e->ns += copy_ns(e, rows->width * count);
+	double bytes_ns = (double)(rows->width * count) / e->rates->link;
+	e->ns += e->rates->copy_ns + bytes_ns * row_cost(e, rows);
 	return e->api ? e->api->copy_2d(&copy, e->stream) : CUDA_SUCCESS;
 }
 

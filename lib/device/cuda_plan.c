@@ -34,14 +34,13 @@ struct shape {
  * any pitch: where rows of two blocks do not touch, the cost of such a run is that of its number of
  * blocks.
  */
-#define FEW_BLOCKS 8u
-
 struct census {
 	uint64_t rows;
-	bool joinable;			   /* all of them are */
-	uint32_t few[FEW_BLOCKS + 1];	   /* of the first run's shape, by blocks; [0]: others */
-	uint32_t examples[FEW_BLOCKS + 1]; /* which run is one of these */
-	uint64_t least_pitch;		   /* of those of several blocks */
+	bool joinable; /* all of them are */
+	uint32_t
+		few[OKI_CUDA_FEW_BLOCKS + 1]; /* of the first run's shape, by blocks; [0]: others */
+	uint32_t examples[OKI_CUDA_FEW_BLOCKS + 1]; /* which run is one of these */
+	uint64_t least_pitch;			    /* of those of several blocks */
 };
 
 struct oki_cuda_plan {
@@ -71,7 +70,7 @@ static inline bool is_few(const struct oki_run *run, const struct oki_run *first
 {
 	uint32_t differ = (run->inner ^ first->inner) | (run->inner_first ^ first->inner_first) |
 			  (run->inner_step ^ first->inner_step);
-	return (run->blocks <= FEW_BLOCKS) & (differ == 0);
+	return (run->blocks <= OKI_CUDA_FEW_BLOCKS) & (differ == 0);
 }
 
 static void count_runs(const struct oki_run *runs, uint32_t run_count, struct census *ret_census)
@@ -209,8 +208,9 @@ struct pricer {
 	bool counted; /* the plan's counts hold for this layer */
 	const struct oki_layer_map *map;
 	struct oki_layer_map joined;
-	bool known[FEW_BLOCKS + 1];
-	double dma_ns[FEW_BLOCKS + 1], kernel_ns[FEW_BLOCKS + 1]; /* [0]: of another run */
+	bool known[OKI_CUDA_FEW_BLOCKS + 1];
+	double dma_ns[OKI_CUDA_FEW_BLOCKS + 1],
+		kernel_ns[OKI_CUDA_FEW_BLOCKS + 1]; /* [0]: of another run */
 };
 
 static void pricer_init(struct pricer *p, const struct oki_stream *stream,
@@ -231,7 +231,7 @@ static uint32_t price_place(const struct pricer *p, const struct oki_run *run)
 {
 	if (p->counted)
 		return is_few(run, &p->plan->runs[0]) ? run->blocks : 0;
-	if (!oki_run_is_joinable(run) || run->blocks > FEW_BLOCKS)
+	if (!oki_run_is_joinable(run) || run->blocks > OKI_CUDA_FEW_BLOCKS)
 		return 0;
 	for (uint32_t s = 0; s < p->joined.segment_count; s++)
 		if (run->host_pitch == p->joined.segments[s].bytes)
@@ -286,7 +286,7 @@ static uint32_t add_up(struct oki_stream *stream, const struct oki_cuda_rates *r
 	struct pricer p;
 	uint32_t long_count = 0;
 	pricer_init(&p, stream, rates, plan, map);
-	for (uint32_t n = 1; n <= FEW_BLOCKS && p.counted; n++)
+	for (uint32_t n = 1; n <= OKI_CUDA_FEW_BLOCKS && p.counted; n++)
 		if (c->few[n])
 			long_count += add_runs(&p, &plan->runs[c->examples[n]], c->few[n], &load);
 	for (uint32_t i = 0; i < plan->run_count && (!p.counted || c->few[0]); i++)
@@ -359,7 +359,7 @@ static double stack_ns(struct oki_stream *stream, const struct oki_cuda_rates *r
 	/* Where joinable rows touch it is cheaper; such runs are long. */
 	bool counted = oki_run_is_joinable(&plan->runs[0]) || rows_are_apart(plan, maps[0]);
 	double sum = 0;
-	for (uint32_t n = 1; n <= FEW_BLOCKS && counted; n++)
+	for (uint32_t n = 1; n <= OKI_CUDA_FEW_BLOCKS && counted; n++)
 		if (c->few[n])
 			sum += c->few[n] * oki_cuda_stack_ns(rates, batch, maps, map_count,
 							     &plan->runs[c->examples[n]]);

@@ -2,6 +2,7 @@
 #include "device/cuda_rates.h"
 
 #include <stdio.h>
+#include <string.h>
 
 const uint32_t oki_cuda_sizes[OKI_CUDA_SIZES] = {512, 1024, 2048, 32768};
 
@@ -13,7 +14,10 @@ const struct oki_cuda_rates oki_cuda_default_rates = {
 	.scattered_ns = 30,
 	.launch_ns = 4500,
 	.kernel = {50, 50, 51, 51},
+	.far = {1.5, 1.2, 1.2, 1.15},
 };
+
+static const uint32_t far_sizes[OKI_CUDA_FAR_SIZES] = {4096, 8192, 10240, 16384};
 
 /* The kernel must promise this share of the copy engines' time, or less. */
 #define WORTH_SMS 0.97
@@ -31,12 +35,23 @@ const struct oki_cuda_rates oki_cuda_default_rates = {
 
 /* Of the link, by a kernel that leaves gaps; measured. */
 #define PUBLISH_SHARE 0.875
+/* Measured as those of restores were. */
+static const double publish_far[OKI_CUDA_FAR_SIZES] = {1.6, 1.25, 1.9, 1.2};
 
 void oki_cuda_rates_of_publish(struct oki_cuda_rates *rates)
 {
 	for (uint32_t i = 0; i < OKI_CUDA_SIZES; i++)
 		if (rates->kernel[i] > rates->link * PUBLISH_SHARE)
 			rates->kernel[i] = rates->link * PUBLISH_SHARE;
+	memcpy(rates->far, publish_far, sizeof(rates->far));
+}
+
+double oki_cuda_far_cost(const struct oki_cuda_rates *rates, uint64_t bytes)
+{
+	for (uint32_t i = 0; i < OKI_CUDA_FAR_SIZES; i++)
+		if (bytes <= far_sizes[i])
+			return rates->far[i];
+	return 1;
 }
 
 static double kernel_rate(const struct oki_cuda_rates *rates, uint64_t bytes)

@@ -10,6 +10,11 @@
 #define OKI_CUDA_SIZES 4u
 extern const uint32_t oki_cuda_sizes[OKI_CUDA_SIZES];
 
+/* Rows of a 2-D copy that lie at least so far apart on the host take a copy engine longer than
+ * their bytes, whatever the size of its pages: those of up to so many bytes. */
+#define OKI_CUDA_FAR_PITCH (64u << 10)
+#define OKI_CUDA_FAR_SIZES 4u
+
 /* Of one direction. Times in ns, rates in bytes per ns (GB/s). */
 struct oki_cuda_rates {
 	double link;	       /* one long copy by a copy engine */
@@ -19,12 +24,16 @@ struct oki_cuda_rates {
 	double scattered_ns;   /* more for an entry whose neighbours lie elsewhere; not measured */
 	double launch_ns;      /* of a kernel, beside its bytes */
 	double kernel[OKI_CUDA_SIZES];
+	double far[OKI_CUDA_FAR_SIZES]; /* times as long; not measured */
 };
 
 /* What was measured on an H200 (driver 580, PCIe 5 x16) with 4 SMs, of restores. */
 extern const struct oki_cuda_rates oki_cuda_default_rates;
-/* A publish by the kernel leaves gaps: it is no faster than that, whatever was measured. */
+/* A publish by the kernel leaves gaps: it is no faster than that, whatever was measured. And copy
+ * engines take longer for far rows. */
 void oki_cuda_rates_of_publish(struct oki_cuda_rates *rates);
+/* So many times as long as their bytes take rows of a 2-D copy that lie far apart. */
+double oki_cuda_far_cost(const struct oki_cuda_rates *rates, uint64_t bytes);
 
 /* Rows of bytes each, copied by the kernel, without its launch. */
 double oki_cuda_kernel_ns(const struct oki_cuda_rates *rates, uint64_t rows, uint64_t bytes);

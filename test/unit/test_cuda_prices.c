@@ -87,6 +87,54 @@ START_TEST(each_group_has_its_own_stretch)
 }
 END_TEST
 
+/* Of one tidy run: blocks so far apart, in one layer of two segments. */
+static enum oki_cuda_way way_of(struct stage *s, enum oki_direction direction, uint64_t row,
+				uint64_t pitch, double *ret_copy_ns)
+{
+	const struct oki_layer_map map = {.page_stride = row,
+					  .segment_count = 2,
+					  .segments = {{0, 0, row}, {1ull << 30, row, row}}};
+	const struct oki_layer_map *maps[] = {&map};
+	struct oki_run run = {.host = (uint8_t *)(uintptr_t)(1ull << 40),
+			      .host_pitch = pitch,
+			      .blocks = 512,
+			      .page_pitch = 1,
+			      .inner = 1};
+	struct oki_cuda_plan *plan = oki_cuda_plan_get(&s->stream, &run, 1);
+	oki_cuda_plan_choose(&s->stream, direction, &plan, maps, 1, (uint32_t[]){1});
+	enum oki_cuda_way way = oki_cuda_plan_way(plan);
+	*ret_copy_ns = oki_cuda_copy_ns(&s->device.rates[direction], true, &map, &run);
+	oki_cuda_plans_forget(&s->stream);
+	return way;
+}
+
+/* Short rows from all over the host, as a tidy prompt of a small model has: copy engines move them
+ * at 30 GB/s, rows that are neighbours or long at the link's speed. */
+START_TEST(far_rows_cost_copy_engines_more)
+{
+	struct stage s;
+	double near[2], far[2];
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	s.device.rates[0] = s.device.rates[1] = oki_cuda_default_rates;
+	oki_cuda_rates_of_publish(&s.device.rates[OKI_TO_BLOCKS]);
+	for (int d = 0; d < 2; d++) {
+		enum oki_direction direction = (enum oki_direction)d;
+		ck_assert_int_eq(way_of(&s, direction, 4096, 8192, &near[d]), OKI_CUDA_WAY_DMA);
+		ck_assert_int_eq(way_of(&s, direction, 4096, 196608, &far[d]), OKI_CUDA_WAY_KERNEL);
+		ck_assert(far[d] > 1.3 * near[d]);
+		ck_assert_int_eq(way_of(&s, direction, 32768, 65536, &near[d]), OKI_CUDA_WAY_DMA);
+		ck_assert_int_eq(way_of(&s, direction, 32768, 1 << 20, &far[d]), OKI_CUDA_WAY_DMA);
+		ck_assert(far[d] == near[d]);
+	}
+	/* Rows of 16 tokens of 576 bytes. */
+	way_of(&s, OKI_TO_PAGES, 9216, 562176, &far[0]);
+	way_of(&s, OKI_TO_BLOCKS, 9216, 562176, &far[1]);
+	ck_assert(far[1] > 1.4 * far[0]);
+	stage_fini(&s);
+}
+END_TEST
+
 /* A group that was chosen before says nothing about another one. */
 START_TEST(a_late_group_is_priced_alone)
 {
@@ -222,6 +270,7 @@ int main(void)
 	TCase *tcase = tcase_create("prices");
 	tcase_add_test(tcase, neighbours_of_a_group_are_one_copy);
 	tcase_add_test(tcase, each_group_has_its_own_stretch);
+	tcase_add_test(tcase, far_rows_cost_copy_engines_more);
 	tcase_add_test(tcase, a_late_group_is_priced_alone);
 	tcase_add_test(tcase, a_small_gain_changes_no_way);
 	tcase_add_loop_test(tcase, copies_span_a_stretch, 0, 3);
