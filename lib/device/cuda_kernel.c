@@ -31,6 +31,9 @@ static_assert(sizeof(struct oki_gather) <= 4096, "a launch");
 #define PUBLISH_ROUND_NS 390.0
 #define PIECE_ROUNDS 2u
 #define PUBLISH_LOADS 2u
+/* Each cache line goes to the host on its own, behind a header of PCIe. */
+#define LINE_BYTES 128u
+#define HEADER_BYTES 24.0
 /* Bytes per ns: one SM alone writes no faster. */
 #define ONE_SM_RATE 40.0
 /* PCIe 4: a link that was found slower was shared at that moment. */
@@ -217,6 +220,18 @@ static uint64_t row_rounds(const struct oki_gather *g, const struct oki_gather_c
 	return rounds + PIECE_ROUNDS * (whole + (rest > 0));
 }
 
+/* How much more of the link the bytes of a column take than those of whole lines: what a group
+ * writes at once is one line more where it begins within one. To a whole warp that is nothing. */
+static double line_cost(const struct oki_gather_column *column, uint32_t lanes)
+{
+	uint64_t differ = LINE_BYTES | column->block_offset | column->bytes;
+	uint64_t aligned = differ & -differ, once = (uint64_t)lanes * WORD_BYTES;
+	if (aligned == LINE_BYTES || column->bytes <= aligned || lanes == WARP)
+		return 1;
+	double headers = HEADER_BYTES * (double)(once / LINE_BYTES);
+	return 1 + HEADER_BYTES / ((double)once + headers);
+}
+
 /* Of each block, whole warps: as many groups as move the link's share in the time that rows take.
  */
 static uint32_t threads_for(const struct oki_cuda_launch *launch, const struct oki_cuda_crew *crew,
@@ -225,11 +240,14 @@ static uint32_t threads_for(const struct oki_cuda_launch *launch, const struct o
 	const struct oki_gather *g = &launch->gather;
 	if (g->to_pages || bytes == 0 || (crew->sms == 1 && crew->link > ONE_SM_RATE))
 		return OKI_GATHER_THREADS;
-	double rounds = 0, link = crew->link > LEAST_LINK ? crew->link : LEAST_LINK;
-	for (uint32_t c = 0; c < g->column_count; c++)
-		rounds += (double)(rows_of(g, c) * row_rounds(g, &g->columns[c], launch->lanes));
-	double threads = link * PUBLISH_ROUND_NS * rounds * launch->lanes / (double)bytes;
-	threads /= crew->sms;
+	double rounds = 0, sent = 0, link = crew->link > LEAST_LINK ? crew->link : LEAST_LINK;
+	for (uint32_t c = 0; c < g->column_count; c++) {
+		const struct oki_gather_column *column = &g->columns[c];
+		double rows = (double)rows_of(g, c);
+		rounds += rows * (double)row_rounds(g, column, launch->lanes);
+		sent += rows * column->bytes * line_cost(column, launch->lanes);
+	}
+	double threads = link * PUBLISH_ROUND_NS * rounds * launch->lanes / sent / crew->sms;
 	if (threads >= OKI_GATHER_THREADS)
 		return OKI_GATHER_THREADS;
 	uint32_t warps = (uint32_t)(threads / WARP + 0.5);

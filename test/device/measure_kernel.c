@@ -96,7 +96,9 @@ static double copy_all(struct rig *r, const struct model *m, enum oki_direction 
 		ends[i] = true;
 		tables[i] = r->table;
 	}
+	/* As for any copy: what follows is behind none of the others yet. */
 	stream->kernels = 0;
+	stream->side_last = false;
 	must(api->event_record(r->from, stream->stream));
 	for (uint32_t at = 0, end; at < m->layers; at = end) {
 		struct oki_cuda_signal signals[OKI_JOIN_MAX];

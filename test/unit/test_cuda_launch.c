@@ -118,6 +118,9 @@ START_TEST(short_rows_and_narrow_words_take_more)
 		{1152, 0, 288},
 		{2560, 0, 352},
 		{4096 + 16, 0, 384},
+		/* Narrow groups that write across cache lines fill the link with less. */
+		{656, 0, 224},
+		{640, 0, 256},
 		/* Words of 8, 4 and 1 bytes. */
 		{32768, 8, 256},
 		{32768, 4, 416},
