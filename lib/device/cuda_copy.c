@@ -354,7 +354,8 @@ static void stack_init(const struct emitter *e, struct stack *stack,
 {
 	struct oki_layer_map *joined = &stack->kinds[1].map;
 	stack->layers = 1;
-	if (!oki_layers_stack(maps, count, &stack->host_pitch, &stack->device_pitch))
+	if (count < 2 ||
+	    oki_layers_alike(maps, count, &stack->host_pitch, &stack->device_pitch) < count)
 		return;
 	stack->layers = count;
 	stack->kinds[0].map = *maps[0];

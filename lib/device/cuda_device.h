@@ -319,9 +319,9 @@ uint64_t oki_cuda_plan_rows(const struct oki_cuda_plan *plan);
 void oki_cuda_plans_forget(struct oki_stream *stream);
 /*
  * Settle the way of plans that have none: the fastest one by prediction for all layers that follow
- * such plans, plans[i] being that of layer i. together[i] layers from i on, of one plan, make a
- * stretch; it is asked for the first one of neighbours of a plan. The choice holds for all
- * other layers of these plans. BOTH only if there are runs of both kinds, in one plan or in two.
+ * such plans, plans[i] being that of layer i. Where that is the first one of its plan, a stretch
+ * from there on has together[i] layers of it. The choice holds for all other layers of these plans.
+ * BOTH only if there are runs of both kinds, in one plan or in two.
  */
 void oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
 			  struct oki_cuda_plan *const *plans,
@@ -329,9 +329,10 @@ void oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction directio
 			  const uint32_t *together);
 /* NULL, which needs no memory: DMA. */
 enum oki_cuda_way oki_cuda_plan_way(const struct oki_cuda_plan *plan);
-/* Do these layers lie in one allocation? */
-bool oki_cuda_may_stack(const struct oki_device *device, const struct oki_layer_map *const *maps,
-			uint32_t map_count);
+/* So many layers from the first one on lie in one allocation, at one distance: one operation may
+ * span them. */
+uint32_t oki_cuda_stackable(const struct oki_device *device,
+			    const struct oki_layer_map *const *maps, uint32_t map_count);
 /* Once for a plan, after a kernel of it: let the side stream follow all that was queued before the
  * plan was made. */
 CUresult oki_cuda_plan_fork(struct oki_stream *stream, struct oki_cuda_plan *plan);

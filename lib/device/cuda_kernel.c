@@ -228,8 +228,8 @@ static double line_cost(const struct oki_gather_column *column, uint32_t lanes)
 	uint64_t aligned = differ & -differ, once = (uint64_t)lanes * WORD_BYTES;
 	if (aligned == LINE_BYTES || column->bytes <= aligned || lanes == WARP)
 		return 1;
-	double headers = HEADER_BYTES * (double)(once / LINE_BYTES);
-	return 1 + HEADER_BYTES / ((double)once + headers);
+	uint64_t lines = once / LINE_BYTES;
+	return 1 + HEADER_BYTES / ((double)once + HEADER_BYTES * (double)lines);
 }
 
 /* Of each block, whole warps: as many groups as move the link's share in the time that rows take.

@@ -342,11 +342,12 @@ static const struct oki_cuda_load *load_of(struct oki_stream *stream,
 	return &plan->shapes[plan->shape_count++].load;
 }
 
-bool oki_cuda_may_stack(const struct oki_device *device, const struct oki_layer_map *const *maps,
-			uint32_t map_count)
+uint32_t oki_cuda_stackable(const struct oki_device *device,
+			    const struct oki_layer_map *const *maps, uint32_t map_count)
 {
-	return map_count > 1 &&
-	       oki_cuda_one_tensor(device, maps[0]->base, maps[map_count - 1]->base);
+	uint64_t host, pages;
+	uint32_t count = oki_layers_alike(maps, map_count, &host, &pages);
+	return oki_cuda_one_tensor(device, maps[0]->base, maps[count - 1]->base) ? count : 1;
 }
 
 /* All runs by copy engines, with copies that span layers where that pays. */
@@ -376,7 +377,7 @@ static bool has_choice(const struct oki_stream *stream, const struct oki_cuda_pl
 	       stream->device->path != OKV_COPY_DMA;
 }
 
-/* Neighbours of one plan, which copy engines may take `together` in one operation. */
+/* Layers of one plan, of which copy engines may take `together` in one operation. */
 static void add_layers(struct oki_stream *stream, const struct oki_cuda_rates *rates,
 		       struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
 		       uint32_t map_count, uint32_t together, struct oki_cuda_load *sum)
@@ -390,9 +391,19 @@ static void add_layers(struct oki_stream *stream, const struct oki_cuda_rates *r
 		sum->long_dma_ns += load->long_dma_ns;
 		sum->short_kernel_ns += load->short_kernel_ns;
 	}
-	if (oki_cuda_may_stack(stream->device, maps, together))
-		stacked_ns = stack_ns(stream, rates, plan, maps, together) * map_count / together;
+	uint32_t span = oki_cuda_stackable(stream->device, maps, together);
+	if (span > 1)
+		stacked_ns = stack_ns(stream, rates, plan, maps, span) * map_count / span;
 	sum->dma_ns += stacked_ns < dma_ns ? stacked_ns : dma_ns;
+}
+
+static bool is_among(const struct oki_cuda_plan *plan, struct oki_cuda_plan *const *plans,
+		     uint32_t count)
+{
+	uint32_t i = 0;
+	while (i < count && plans[i] != plan)
+		i++;
+	return i < count;
 }
 
 static enum oki_cuda_way fastest(struct oki_stream *stream, enum oki_direction direction,
@@ -403,14 +414,16 @@ static enum oki_cuda_way fastest(struct oki_stream *stream, enum oki_direction d
 	const struct oki_cuda_rates *rates = &stream->device->rates[direction];
 	struct oki_cuda_load sum = {0};
 	bool some_long = false, some_short = false;
-	for (uint32_t first = 0, end; first < map_count; first = end) {
+	for (uint32_t first = 0; first < map_count; first++) {
+		const struct oki_layer_map *own[OKI_JOIN_MAX];
 		struct oki_cuda_plan *plan = plans[first];
-		end = first + 1;
-		while (end < map_count && plans[end] == plan)
-			end++;
-		if (!plan || plan->chosen)
+		uint32_t count = 0;
+		if (!plan || plan->chosen || is_among(plan, plans, first))
 			continue;
-		add_layers(stream, rates, plan, maps + first, end - first, together[first], &sum);
+		for (uint32_t i = first; i < map_count; i++)
+			if (plans[i] == plan)
+				own[count++] = maps[i];
+		add_layers(stream, rates, plan, own, count, together[first], &sum);
 		some_long |= plan->long_count > 0;
 		some_short |= plan->long_count < plan->run_count;
 	}

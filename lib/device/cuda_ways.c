@@ -60,13 +60,15 @@ static uint32_t stretch_end(const struct job *j, uint32_t first, uint32_t layer_
 	return end;
 }
 
-/* The layers from `first` on that are of one group. */
-static uint32_t group_end(const struct job *j, uint32_t first, uint32_t layer_count)
+/* The layers from first to end, end excluded, that are of one group. */
+static uint32_t layers_of(const struct job *j, uint32_t group, uint32_t first, uint32_t end,
+			  const struct oki_layer_map **ret_maps)
 {
-	uint32_t end = first + 1;
-	while (end < layer_count && j->group[end] == j->group[first])
-		end++;
-	return end;
+	uint32_t count = 0;
+	for (uint32_t i = first; i < end; i++)
+		if (j->group[i] == group)
+			ret_maps[count++] = j->maps[i];
+	return count;
 }
 
 /* Layers first to end, end excluded. */
@@ -97,71 +99,85 @@ struct share {
 };
 
 /* Layers of one group. */
-static int copy_engines(const struct job *j, CUstream stream, uint32_t first, uint32_t end,
+static int copy_engines(const struct job *j, CUstream stream,
+			const struct oki_layer_map *const *maps, uint32_t map_count,
 			const struct share *share)
 {
 	struct oki_device *device = j->stream->device;
-	const struct oki_layer_map *const *maps = j->maps + first;
-	const struct oki_cuda_queue queue = {stream, j->direction,
-					     j->stream->copying[j->direction] == 0};
+	struct oki_cuda_queue queue = {stream, j->direction, j->stream->copying[j->direction] == 0};
 	uint64_t bytes = 0;
-	for (uint32_t i = first; i < end; i++)
-		bytes += share->rows * oki_layer_row_bytes(j->maps[i]);
+	for (uint32_t i = 0; i < map_count; i++)
+		bytes += share->rows * oki_layer_row_bytes(maps[i]);
 	j->stream->copying[j->direction] += bytes;
 	atomic_fetch_add_explicit(&device->copying[j->direction], bytes, memory_order_relaxed);
-	return oki_cuda_copy(device->api, &device->rates[j->direction], &queue, maps, end - first,
-			     oki_cuda_may_stack(device, maps, end - first), share->runs,
-			     share->run_count, j->err);
+	int rc = 0;
+	for (uint32_t first = 0, count; first < map_count && rc == 0; first += count) {
+		count = oki_cuda_stackable(device, maps + first, map_count - first);
+		bool may_stack = count > 1;
+		/* Else the fewer calls the better. */
+		if (!may_stack)
+			count = map_count - first;
+		rc = oki_cuda_copy(device->api, &device->rates[j->direction], &queue, maps + first,
+				   count, may_stack, share->runs, share->run_count, j->err);
+		queue.empty = false;
+	}
+	return rc;
 }
 
 /* What an earlier part has of the same layers comes before. Beside kernels of this part in the side
  * stream, or every second kernel would wait for these copies. */
-static CUresult engines_queue(struct oki_stream *stream, struct oki_cuda_plan *plan,
-			      CUstream *ret_queue)
+static CUresult engines_queue(const struct job *j, uint32_t layer_count, CUstream *ret_queue)
 {
-	bool beside = plan && stream->kernels > 0 && stream->counters;
+	struct oki_stream *stream = j->stream;
+	CUresult result = CUDA_SUCCESS;
+	bool beside = stream->kernels > 0 && stream->counters;
+	for (uint32_t i = 0; i < layer_count; i++)
+		beside = beside && j->plans[i];
 	*ret_queue = beside ? stream->side : stream->stream;
 	if (!beside)
 		return oki_cuda_join(stream);
 	stream->side_open = true;
-	return oki_cuda_plan_fork(stream, plan);
+	for (uint32_t i = 0; i < layer_count && result == CUDA_SUCCESS; i++)
+		result = oki_cuda_plan_fork(stream, j->plans[i]);
+	return result;
 }
 
-/* One stretch of one group, so that the caller hears of its layers before the next one is
- * submitted. */
+/* The share of each group in turn: the more layers an operation may have, the fewer there are, and
+ * those of a hybrid model's groups alternate. */
+static int copy_groups(const struct job *j, CUstream queue, uint32_t layer_count, bool beside)
+{
+	const struct oki_layer_map *maps[OKI_JOIN_MAX];
+	int rc = 0;
+	for (uint32_t g = 0; g < j->group_count && rc >= 0; g++) {
+		const struct group *group = &j->groups[g];
+		struct share share = {group->runs, group->run_count, group->rows};
+		uint32_t count = layers_of(j, g, 0, layer_count, maps);
+		if (count && beside)
+			share.run_count = oki_cuda_plan_long(group->plan, &share.runs, &share.rows);
+		if (count && share.run_count)
+			rc = copy_engines(j, queue, maps, count, &share);
+	}
+	return rc;
+}
+
+/* One stretch, so that the caller hears of its layers before the next one is submitted. */
 static int by_engines(const struct job *j, uint32_t layer_count)
 {
 	/* Nobody waits for a part of a copy without events: the more layers the fewer operations.
 	 */
-	uint32_t end = group_end(j, 0, layer_count);
+	uint32_t end = layer_count;
 	if (has_events(j, 0, end))
 		end = stretch_end(j, 0, end, j->stream->stretches);
 	j->stream->stretches++;
-	const struct group *group = &j->groups[j->group[0]];
-	const struct share all = {group->runs, group->run_count, group->rows};
 	CUstream queue;
-	CUresult result = engines_queue(j->stream, group->plan, &queue);
+	CUresult result = engines_queue(j, end, &queue);
 	if (result != CUDA_SUCCESS)
 		return refused(j, result);
-	int rc = copy_engines(j, queue, 0, end, &all);
+	int rc = copy_groups(j, queue, end, false);
 	if (rc < 0)
 		return rc;
 	result = record(j, queue, 0, end);
 	return result == CUDA_SUCCESS ? (int)end : refused(j, result);
-}
-
-/* What engines take of layers that the kernel copies as well. */
-static int copy_beside(const struct job *j, uint32_t layer_count)
-{
-	int rc = 0;
-	for (uint32_t first = 0, end; first < layer_count && rc >= 0; first = end) {
-		struct share share;
-		end = group_end(j, first, layer_count);
-		share.run_count = oki_cuda_plan_long(j->plans[first], &share.runs, &share.rows);
-		if (share.run_count)
-			rc = copy_engines(j, j->stream->side, first, end, &share);
-	}
-	return rc;
 }
 
 /* ---- the kernel ---- */
@@ -198,7 +214,7 @@ static int follow_next(const struct job *j)
 	bool beside = stream->way == OKI_CUDA_WAY_BOTH, events = has_events(j, 0, layers);
 	CUresult result = CUDA_SUCCESS;
 	stream->side_open |= beside || events;
-	int rc = beside ? copy_beside(j, layers) : 0;
+	int rc = beside ? copy_groups(j, stream->side, layers, true) : 0;
 	if (rc < 0)
 		return rc;
 	if (events)
@@ -328,10 +344,7 @@ static void sort_by_group(struct job *j)
 static bool straddles(const struct job *j, uint32_t group)
 {
 	const struct oki_layer_map *maps[OKI_JOIN_MAX];
-	uint32_t count = 0;
-	for (uint32_t i = 0; i < j->layer_count; i++)
-		if (j->group[i] == group)
-			maps[count++] = j->maps[i];
+	uint32_t count = layers_of(j, group, 0, j->layer_count, maps);
 	return oki_cuda_plan_straddles(j->stream->device, j->groups[group].plan, maps, count);
 }
 
@@ -340,15 +353,15 @@ static bool straddles(const struct job *j, uint32_t group)
 static uint32_t choose(const struct job *j)
 {
 	enum oki_cuda_way ways[OKV_MAX_GROUPS] = {OKI_CUDA_WAY_DMA};
+	const struct oki_layer_map *maps[OKI_JOIN_MAX];
 	uint32_t together[OKI_JOIN_MAX], end = 0;
 	uint64_t rows = 0;
 	bool beside = false;
-	for (uint32_t first = 0, last; first < j->layer_count; first = last) {
-		last = group_end(j, first, j->layer_count);
-		together[first] = last - first;
+	bool events = has_events(j, 0, j->layer_count);
+	for (uint32_t i = 0; i < j->layer_count; i++) {
 		/* The first stretches are no measure of all. */
-		if (has_events(j, first, last))
-			together[first] = stretch_end(j, first, last, 2) - first;
+		uint32_t last = events ? stretch_end(j, i, j->layer_count, 2) : j->layer_count;
+		together[i] = layers_of(j, j->group[i], i, last, maps);
 	}
 	oki_cuda_plan_choose(j->stream, j->direction, j->plans, j->maps, j->layer_count, together);
 	for (uint32_t g = 0; g < j->group_count; g++) {

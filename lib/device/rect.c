@@ -31,18 +31,17 @@ static bool is_alike(const struct oki_layer_map *a, const struct oki_layer_map *
 	return true;
 }
 
-bool oki_layers_stack(const struct oki_layer_map *const *maps, uint32_t count,
-		      uint64_t *ret_host_pitch, uint64_t *ret_device_pitch)
+uint32_t oki_layers_alike(const struct oki_layer_map *const *maps, uint32_t count,
+			  uint64_t *ret_host_pitch, uint64_t *ret_device_pitch)
 {
+	uint32_t alike = 1;
 	if (count < 2 || maps[1]->base <= maps[0]->base ||
 	    maps[1]->segments[0].block_offset <= maps[0]->segments[0].block_offset)
-		return false;
-	uint64_t device = (uint64_t)(maps[1]->base - maps[0]->base);
-	uint64_t host = maps[1]->segments[0].block_offset - maps[0]->segments[0].block_offset;
-	for (uint32_t i = 1; i < count; i++)
-		if (!is_alike(maps[i - 1], maps[i], host, device))
-			return false;
-	*ret_host_pitch = host;
-	*ret_device_pitch = device;
-	return true;
+		return alike;
+	*ret_device_pitch = (uint64_t)(maps[1]->base - maps[0]->base);
+	*ret_host_pitch = maps[1]->segments[0].block_offset - maps[0]->segments[0].block_offset;
+	while (alike < count &&
+	       is_alike(maps[alike - 1], maps[alike], *ret_host_pitch, *ret_device_pitch))
+		alike++;
+	return alike;
 }

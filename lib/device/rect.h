@@ -27,9 +27,10 @@ struct oki_rect {
  */
 void oki_join_segments(const struct oki_layer_map *map, struct oki_layer_map *ret_joined);
 
-/* Do these layers differ by one distance on each side and in nothing else? */
-bool oki_layers_stack(const struct oki_layer_map *const *maps, uint32_t count,
-		      uint64_t *ret_host_pitch, uint64_t *ret_device_pitch);
+/* So many layers from the first one on differ by one distance on each side and in nothing else; 1:
+ * none does, and no pitch is set. */
+uint32_t oki_layers_alike(const struct oki_layer_map *const *maps, uint32_t count,
+			  uint64_t *ret_host_pitch, uint64_t *ret_device_pitch);
 
 static inline bool oki_run_is_joinable(const struct oki_run *run)
 {

@@ -114,6 +114,60 @@ START_TEST(no_room_for_a_second_table)
 }
 END_TEST
 
+/* Layers of a hybrid model's groups alternate. Copy engines get those of one group together: a call
+ * for each layer would take the CPU longer than the bytes take. */
+START_TEST(groups_by_copy_engines_take_few_calls)
+{
+	static const uint32_t rows[] = {1, 1};
+	const bool waits = _i & 1, one_tensor = _i & 2;
+	struct stage s;
+	struct mixed m;
+	mixed_open(&m, &s, OKV_COPY_DMA, 2, rows, 0);
+	if (one_tensor) {
+		s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
+		s.device.tensor_count = 1;
+	}
+	if (!waits)
+		mixed_without_events(&m);
+	copy_all(&s, &m);
+	ck_assert_int_eq(calls.records, waits ? (int)LAYERS : 0);
+	/* All of a group in one operation; 96 KiB are one stretch. */
+	if (OKI_CUDA_HAS_BATCH || one_tensor)
+		ck_assert_int_eq(calls.two + calls.batches, 2);
+	ck_assert_int_eq(calls.two, one_tensor ? 2 : 0);
+	mixed_close(&m, &s);
+}
+END_TEST
+
+/* Five layers of one group and one of another in turn, all in one tensor: an operation spans no
+ * layer of the other group. */
+START_TEST(stacks_end_where_layers_are_missing)
+{
+	enum { EACH = 5 };
+	static const uint32_t rows[] = {3, 3};
+	struct stage s;
+	struct mixed m;
+	mixed_open(&m, &s, OKV_COPY_DMA, 2, rows, 0);
+	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
+	s.device.tensor_count = 1;
+	mixed_without_events(&m);
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		uint32_t g = l % (EACH + 1) == EACH;
+		m.layers[l].runs = m.runs[g];
+		m.layers[l].run_count = m.run_count[g];
+	}
+	copy_all(&s, &m);
+	/* A row of five layers is a copy; of the other group's four, which are one stack, entries
+	 * of one call are as cheap. */
+	const int turns = LAYERS / (EACH + 1), few = 3;
+	ck_assert_int_eq(calls.two, few * turns + (OKI_CUDA_HAS_BATCH ? 0 : few));
+	ck_assert_int_eq(calls.batches, OKI_CUDA_HAS_BATCH);
+	ck_assert_int_eq(calls.entries, OKI_CUDA_HAS_BATCH ? few * turns : 0);
+	ck_assert_int_eq(calls.one, 0);
+	mixed_close(&m, &s);
+}
+END_TEST
+
 /* A group of long runs goes by copy engines beside the kernel that has the other one. */
 START_TEST(each_group_by_its_own_way)
 {
@@ -245,9 +299,10 @@ int main(void)
 	const int all = sizeof(sets) / sizeof(sets[0]);
 	tcase_add_loop_test(tcase, groups_share_a_launch, 0, all);
 	tcase_add_loop_test(tcase, groups_without_counters, 0, all);
-	/* Copy engines take one group at a time. */
-	tcase_add_loop_test(tcase, stretches_by_bytes, 0, 5);
+	tcase_add_loop_test(tcase, stretches_by_bytes, 0, 6);
 	tcase_add_loop_test(tcase, one_stretch_without_events, 0, 2);
+	tcase_add_loop_test(tcase, groups_by_copy_engines_take_few_calls, 0, 4);
+	tcase_add_test(tcase, stacks_end_where_layers_are_missing);
 	tcase_add_test(tcase, no_room_for_a_second_table);
 	tcase_add_loop_test(tcase, each_group_by_its_own_way, 0, 4);
 	tcase_add_test(tcase, a_group_of_long_runs_alone);

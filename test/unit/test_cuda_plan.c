@@ -158,6 +158,7 @@ static uint32_t plain_load(const struct stage *s, const struct oki_run *runs, ui
 	bool batch = oki_cuda_has_batch(&s->api);
 	struct oki_cuda_load load = {0};
 	uint32_t long_count = 0;
+	uint32_t span = oki_cuda_stackable(&s->device, s->maps, layers);
 	double stack = 0;
 	for (uint32_t i = 0; i < count; i++) {
 		for (uint32_t m = 0; m < layers; m++) {
@@ -175,9 +176,10 @@ static uint32_t plain_load(const struct stage *s, const struct oki_run *runs, ui
 			load.short_kernel_ns += dma <= kernel ? 0 : kernel;
 			long_count += m == 0 && dma <= kernel;
 		}
-		stack += oki_cuda_stack_ns(r, batch, s->maps, layers, &runs[i]);
+		stack += oki_cuda_stack_ns(r, batch, s->maps, span, &runs[i]);
 	}
-	if (oki_cuda_may_stack(&s->device, s->maps, layers) && stack < load.dma_ns)
+	stack *= (double)layers / span;
+	if (span > 1 && stack < load.dma_ns)
 		load.dma_ns = stack;
 	load.shared = s->stream.counters && long_count && long_count < count;
 	*ret_load = load;
