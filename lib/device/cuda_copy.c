@@ -134,7 +134,7 @@ static bool fits_2d(const struct rows *rows)
 	       rows->host_pitch <= OKI_CUDA_MAX_PITCH && rows->device_pitch <= OKI_CUDA_MAX_PITCH;
 }
 
-/* Times as long as its bytes. A few rows cost no more than the copy itself hides. */
+/* Times as long as their bytes. Of few rows it is not asked: OKI_CUDA_FEW_BLOCKS. */
 static double row_cost(const struct emitter *e, const struct rows *rows)
 {
 	bool far = rows->host_pitch >= OKI_CUDA_FAR_PITCH && rows->count > OKI_CUDA_FEW_BLOCKS;

@@ -216,7 +216,8 @@ int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *r
 		  const struct oki_cuda_queue *queue, const struct oki_layer_map *const *maps,
 		  uint32_t map_count, bool may_stack, const struct oki_run *runs,
 		  uint32_t run_count, struct okv_error *err);
-/* Runs of so many blocks, of one shape, cost the same whatever their pitch. */
+/* Runs of up to so many blocks, of one shape, cost the same whatever their pitch: there are many of
+ * them, and they are not priced one by one. */
 #define OKI_CUDA_FEW_BLOCKS 8u
 /* How long that takes for one run of one layer among others; map has its segments joined if the
  * run allows it. */

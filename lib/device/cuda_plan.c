@@ -37,10 +37,10 @@ struct shape {
 struct census {
 	uint64_t rows;
 	bool joinable; /* all of them are */
-	uint32_t
-		few[OKI_CUDA_FEW_BLOCKS + 1]; /* of the first run's shape, by blocks; [0]: others */
-	uint32_t examples[OKI_CUDA_FEW_BLOCKS + 1]; /* which run is one of these */
-	uint64_t least_pitch;			    /* of those of several blocks */
+	/* Of the first run's shape, by blocks, and which run is one of these; [0]: others. */
+	uint32_t few[OKI_CUDA_FEW_BLOCKS + 1];
+	uint32_t examples[OKI_CUDA_FEW_BLOCKS + 1];
+	uint64_t least_pitch; /* of those of several blocks */
 };
 
 struct oki_cuda_plan {
@@ -208,9 +208,10 @@ struct pricer {
 	bool counted; /* the plan's counts hold for this layer */
 	const struct oki_layer_map *map;
 	struct oki_layer_map joined;
+	/* By blocks; [0]: of another run. */
 	bool known[OKI_CUDA_FEW_BLOCKS + 1];
-	double dma_ns[OKI_CUDA_FEW_BLOCKS + 1],
-		kernel_ns[OKI_CUDA_FEW_BLOCKS + 1]; /* [0]: of another run */
+	double dma_ns[OKI_CUDA_FEW_BLOCKS + 1];
+	double kernel_ns[OKI_CUDA_FEW_BLOCKS + 1];
 };
 
 static void pricer_init(struct pricer *p, const struct oki_stream *stream,

@@ -35,13 +35,15 @@ struct oki_stream_node {
 /* Marks kept for the next transfers: making one costs a small transfer a good part of its time. */
 #define OKI_SPARE_MARKS 32u
 
-/* By direction and size: 1 MiB and less than 2, and so on; the last one has all above. */
-#define OKI_PACE_SIZES 8u
+/* By direction and size: 1 MiB and less than 2, and so on; what has more than OKI_PIECE_BYTES goes
+ * in pieces. */
+#define OKI_PACE_SIZES 7u
 
-/* So long the fastest transfers take at least. */
+/* Of transfers so far, for each MiB; 0: unknown. */
 struct oki_pace {
-	uint64_t ns_per_mib; /* 0: unknown */
-	bool sure;	     /* else they may take longer, and the next one tells */
+	uint64_t seen_ns; /* the fastest one had ended by then */
+	uint64_t due_ns;  /* from then on the next one is looked at closely; no later than that */
+	bool sure;	  /* one ended just then; else the fastest may have ended later */
 };
 
 struct oki_worker {
@@ -86,10 +88,10 @@ bool oki_layers_report(struct oki_worker *w, struct oki_transfer *t, bool all);
 /*
  * When to look again. Small transfers end when their bytes are through the link, which past ones
  * tell: the thread sleeps until just before, spins around that moment, and then looks now and then.
- * On the way there it looks each time that as long again has passed: past ones may have been slow.
+ * It looks a few times on the way there, too: past ones may have been slow.
  */
 void oki_pace_started(struct oki_transfer *t, uint64_t now);
-void oki_pace_submitted(struct oki_worker *w, struct oki_transfer *t);
+void oki_pace_submitted(struct oki_worker *w, struct oki_transfer *t, uint64_t now);
 void oki_pace_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now);
 /* Is it worth looking again at once? moved_at: something got on. */
 bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns);

@@ -9,6 +9,9 @@
 #define TELLING_BYTES (1u << 20)
 /* An end that was seen within this says when it was. */
 #define SURE_NS WAKE_NS
+/* On the way to the moment that past transfers tell: each look so much later, of the time that has
+ * passed. */
+#define STEP_PART 4u
 /* While the Manager prepares or seals, this many times longer: its thread may have to wake first,
  * and answers with a bell, which takes two more wakings, if nobody looks by then. */
 #define CLAIM_FACTOR 4u
@@ -19,7 +22,14 @@ void oki_pace_started(struct oki_transfer *t, uint64_t now)
 		t->started_ns = now;
 }
 
-/* Past transfers of about as many bytes, which way they go. */
+/* Does what is known of links say when this one ends? Not where a caller's stream holds it up, nor
+ * where it is submitted piece by piece, as its copies end. */
+static bool is_told(const struct oki_worker *w, const struct oki_transfer *t)
+{
+	return !t->fenced && !t->pieces.marks[0] && !w->ops->has_callbacks;
+}
+
+/* Past transfers of about as many bytes, which way they went. */
 static struct oki_pace *pace_of(struct oki_worker *w, const struct oki_transfer *t)
 {
 	uint32_t size = 0;
@@ -28,28 +38,37 @@ static struct oki_pace *pace_of(struct oki_worker *w, const struct oki_transfer 
 	return &w->paces[t->direction][size];
 }
 
-void oki_pace_submitted(struct oki_worker *w, struct oki_transfer *t)
+void oki_pace_submitted(struct oki_worker *w, struct oki_transfer *t, uint64_t now)
 {
-	uint64_t ns_per_mib = pace_of(w, t)->ns_per_mib;
-	/* A large one is submitted piece by piece, as its copies end. */
-	if (!ns_per_mib || t->pieces.marks[0] || w->ops->has_callbacks)
-		return;
-	t->expected_ns = t->started_ns + (t->bytes >> 10) * ns_per_mib / 1024;
+	uint64_t due_ns = pace_of(w, t)->due_ns;
+	t->submitted_ns = now;
+	if (due_ns && is_told(w, t))
+		t->expected_ns = t->started_ns + (t->bytes >> 10) * due_ns / 1024;
 }
 
+static uint64_t for_mib(const struct oki_transfer *t, uint64_t at)
+{
+	return (at - t->started_ns) * 1024 / (t->bytes >> 10);
+}
+
+/*
+ * It ended after the last look that found it on its way, and before now. The fastest one counts,
+ * but not by the look that found it ended: that one says how long the worker slept, and would be
+ * believed ever after.
+ */
 void oki_pace_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now)
 {
 	/* Who never saw it on its way knows nothing of its end. */
-	if (t->bytes < TELLING_BYTES || t->pieces.marks[0] || !t->looked_ns)
+	if (t->bytes < TELLING_BYTES || !is_told(w, t) || !t->looked_ns)
 		return;
 	struct oki_pace *pace = pace_of(w, t);
-	/* By the last look that found it on its way, not by the one that found it ended: that one
-	 * says how long the worker slept, and would be believed for ever. */
-	uint64_t ns = (t->looked_ns - t->started_ns) / (t->bytes >> 20);
-	if (pace->sure && ns >= pace->ns_per_mib)
+	uint64_t looked = for_mib(t, t->looked_ns), seen = for_mib(t, now);
+	if (!pace->seen_ns || seen < pace->seen_ns)
+		pace->seen_ns = seen;
+	if (pace->sure && looked >= pace->due_ns)
 		return;
-	pace->ns_per_mib = ns;
 	pace->sure = now - t->looked_ns <= SURE_NS;
+	pace->due_ns = looked < pace->seen_ns ? looked : pace->seen_ns;
 }
 
 bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns)
@@ -82,10 +101,10 @@ uint64_t oki_pace_next(const struct oki_worker *w, uint64_t now)
 		if (t->phase == OKI_PHASE_CLAIM || w->ops->has_callbacks)
 			continue;
 		if (t->phase == OKI_PHASE_DRAIN && t->expected_ns > now + WAKE_NS) {
-			/* One that is through sooner than any before loses half of its time. */
-			uint64_t half = now + (now - t->started_ns);
+			/* One that is through sooner than any before loses a part of its time. */
+			uint64_t step = now + (now - t->submitted_ns) / STEP_PART;
 			uint64_t due = t->expected_ns - WAKE_NS;
-			at = half > at ? half : at;
+			at = step > at ? step : at;
 			at = due < at ? due : at;
 		}
 		next = at < next ? at : next;

@@ -99,11 +99,12 @@ struct oki_transfer {
 	/* the worker's */
 	struct oki_transfer *next;
 	uint32_t phase;
-	int failed;	      /* OKI_PHASE_FAILED: the status it ends with */
-	uint64_t sequence;    /* place in the worker's order of arrival */
-	uint64_t started_ns;  /* its first copy was queued */
-	uint64_t expected_ns; /* its copies end then at the earliest; 0: unknown */
-	uint64_t looked_ns;   /* some were on their way then, after the last was queued; or 0 */
+	int failed;	       /* OKI_PHASE_FAILED: the status it ends with */
+	uint64_t sequence;     /* place in the worker's order of arrival */
+	uint64_t started_ns;   /* its first copy was queued */
+	uint64_t expected_ns;  /* its copies end then at the earliest; 0: unknown */
+	uint64_t submitted_ns; /* its last copy was queued */
+	uint64_t looked_ns;    /* some were on their way then, after that; or 0 */
 	uint64_t bytes;
 	bool *recorded;		 /* per layer */
 	struct oki_mark **marks; /* per layer on devices with callbacks; NULL entries */

@@ -161,7 +161,7 @@ submitted:
 		return fail_transfer(w, t, &err);
 	t->source->enqueued(t->arg);
 	t->phase = OKI_PHASE_DRAIN;
-	oki_pace_submitted(w, t);
+	oki_pace_submitted(w, t, oki_now_ns());
 	return step_drain(w, t) == STEP_ENDED ? STEP_ENDED : STEP_MOVED;
 }
 

@@ -120,6 +120,7 @@ START_TEST(short_rows_and_narrow_words_take_more)
 		{4096 + 16, 0, 384},
 		/* Narrow groups that write across cache lines fill the link with less. */
 		{656, 0, 224},
+		{1200, 0, 256},
 		{640, 0, 256},
 		/* Words of 8, 4 and 1 bytes. */
 		{32768, 8, 256},
@@ -140,6 +141,11 @@ START_TEST(short_rows_and_narrow_words_take_more)
 	maps[0].base = NULL;
 	maps[1].segments[0].block_offset = 4;
 	ck_assert_uint_eq(launch_of(maps, 2, 8192, &crew4).threads, 352);
+	/* Within a line, where their block puts rows of whole ones. */
+	maps[0] = rows_of(640, 640);
+	ck_assert_uint_eq(launch_of(maps, 1, 8192, &crew4).threads, 256);
+	maps[0].segments[0].block_offset = 16;
+	ck_assert_uint_eq(launch_of(maps, 1, 8192, &crew4).threads, 224);
 	maps[0] = rows_of(4096, 4096);
 	maps[1] = rows_of(128, 128);
 	ck_assert_uint_eq(launch_of(maps, 2, 8192, &crew4).threads, 384);

@@ -109,8 +109,8 @@ static enum oki_cuda_way way_of(struct stage *s, enum oki_direction direction, u
 	return way;
 }
 
-/* Short rows from all over the host, as a tidy prompt of a small model has: copy engines move them
- * at 30 GB/s, rows that are neighbours or long at the link's speed. */
+/* Short rows from all over the host, as a tidy prompt of a small model has, are slow by copy
+ * engines; rows that are neighbours, or long, are not. */
 START_TEST(far_rows_cost_copy_engines_more)
 {
 	struct stage s;
@@ -132,6 +132,17 @@ START_TEST(far_rows_cost_copy_engines_more)
 	way_of(&s, OKI_TO_PAGES, 9216, 562176, &far[0]);
 	way_of(&s, OKI_TO_BLOCKS, 9216, 562176, &far[1]);
 	ck_assert(far[1] > 1.4 * far[0]);
+	/* Few of them cost the same wherever they lie: nobody looks at each such run. */
+	const struct oki_layer_map map = {
+		.page_stride = 8192, .segment_count = 1, .segments = {{0, 0, 4096}}};
+	for (uint32_t blocks = 1; blocks <= 2 * OKI_CUDA_FEW_BLOCKS; blocks++) {
+		struct oki_run run = {.blocks = blocks, .page_pitch = 1, .inner = 1};
+		run.host_pitch = 8192;
+		near[0] = oki_cuda_copy_ns(rates, true, &map, &run);
+		run.host_pitch = 1 << 20;
+		far[0] = oki_cuda_copy_ns(rates, true, &map, &run);
+		ck_assert_int_eq(far[0] > near[0], blocks > OKI_CUDA_FEW_BLOCKS);
+	}
 	stage_fini(&s);
 }
 END_TEST
