@@ -410,19 +410,30 @@ static CUresult add_layer(struct emitter *e, const struct stack *stack,
 	return result;
 }
 
-static CUresult add_all(struct emitter *e, const struct oki_layer_map *const *maps,
-			uint32_t map_count, bool may_stack, const struct oki_run *runs,
-			uint32_t run_count)
+/* Layers that one operation may span. */
+static CUresult add_span(struct emitter *e, const struct oki_layer_map *const *maps,
+			 uint32_t map_count, const struct oki_run *runs, uint32_t run_count)
 {
-	struct stack stack = {.layers = 1};
+	struct stack stack;
 	CUresult result = CUDA_SUCCESS;
-	if (may_stack)
-		stack_init(e, &stack, maps, map_count);
+	stack_init(e, &stack, maps, map_count);
 	for (uint32_t i = 0; i < run_count && result == CUDA_SUCCESS && stack.layers > 1; i++)
 		if (is_stacked(&stack, &runs[i]))
 			result = add_run_stacked(e, &stack, &runs[i]);
 	for (uint32_t m = 0; m < map_count && result == CUDA_SUCCESS; m++)
 		result = add_layer(e, &stack, maps[m], runs, run_count);
+	return result;
+}
+
+static CUresult add_all(struct emitter *e, const struct oki_layer_map *const *maps,
+			uint32_t map_count, const uint32_t *spans, const struct oki_run *runs,
+			uint32_t run_count)
+{
+	CUresult result = CUDA_SUCCESS;
+	for (uint32_t first = 0, n; first < map_count && result == CUDA_SUCCESS; first += n) {
+		n = spans ? spans[first] : 1;
+		result = add_span(e, maps + first, n, runs, run_count);
+	}
 	return result;
 }
 
@@ -475,13 +486,13 @@ double oki_cuda_stack_ns(const struct oki_cuda_rates *rates, bool batch,
 {
 	struct emitter e;
 	emitter_init(&e, NULL, rates, batch);
-	add_all(&e, maps, map_count, true, run, 1);
+	add_span(&e, maps, map_count, run, 1);
 	return total_ns(&e);
 }
 
 int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *rates,
 		  const struct oki_cuda_queue *queue, const struct oki_layer_map *const *maps,
-		  uint32_t map_count, bool may_stack, const struct oki_run *runs,
+		  uint32_t map_count, const uint32_t *spans, const struct oki_run *runs,
 		  uint32_t run_count, struct okv_error *err)
 {
 	struct emitter e;
@@ -490,7 +501,7 @@ int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *r
 	e.direction = queue->direction;
 	if (queue->empty)
 		e.most = BATCH_FIRST;
-	CUresult result = add_all(&e, maps, map_count, may_stack, runs, run_count);
+	CUresult result = add_all(&e, maps, map_count, spans, runs, run_count);
 	if (result == CUDA_SUCCESS)
 		result = flush(&e);
 	if (result == CUDA_SUCCESS)

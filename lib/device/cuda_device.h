@@ -188,8 +188,8 @@ bool oki_cuda_straddles(const struct oki_device *device, const uint8_t *host, ui
  */
 int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t bytes,
 			 struct okv_error *err);
-/* Do both bytes lie in one allocation that was checked? */
-bool oki_cuda_one_tensor(const struct oki_device *device, const void *first, const void *last);
+/* The allocation with this address that was found when memory was checked, or NULL. */
+const struct oki_cuda_tensor *oki_cuda_tensor_of(const struct oki_device *device, const void *at);
 
 /* ---- what callers bring; as device.h says ---- */
 
@@ -210,11 +210,12 @@ struct oki_cuda_queue {
 	enum oki_direction direction;
 	bool empty; /* nothing is queued for copy engines: they are to begin soon */
 };
-/* Queue layers with as few operations as the rows allow. may_stack: they lie in one allocation, so
- * that one operation may span them. Inside a scope. */
+/* Queue layers with as few operations as the rows allow. spans: one operation may span so many
+ * layers from the first one on, then so many from the next one on, and so forth; NULL: no two.
+ * Inside a scope. */
 int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *rates,
 		  const struct oki_cuda_queue *queue, const struct oki_layer_map *const *maps,
-		  uint32_t map_count, bool may_stack, const struct oki_run *runs,
+		  uint32_t map_count, const uint32_t *spans, const struct oki_run *runs,
 		  uint32_t run_count, struct okv_error *err);
 /* Runs of up to so many blocks, of one shape, cost the same whatever their pitch: there are many of
  * them, and they are not priced one by one. */

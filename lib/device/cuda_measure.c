@@ -72,7 +72,7 @@ static void copy_rows(struct bench *b, uint32_t rows, uint64_t bytes, bool batch
 		};
 	if (!batched)
 		rates.copy_ns = 0;
-	if (oki_cuda_copy(b->device->api, &rates, &queue, maps, 1, false, runs, count, NULL) < 0)
+	if (oki_cuda_copy(b->device->api, &rates, &queue, maps, 1, NULL, runs, count, NULL) < 0)
 		note(b, CUDA_ERROR_UNKNOWN);
 }
 

@@ -100,11 +100,11 @@ int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t byte
 	return 0;
 }
 
-bool oki_cuda_one_tensor(const struct oki_device *device, const void *first, const void *last)
+const struct oki_cuda_tensor *oki_cuda_tensor_of(const struct oki_device *device, const void *at)
 {
-	uint64_t a = (uint64_t)(uintptr_t)first, b = (uint64_t)(uintptr_t)last;
+	uint64_t address = (uint64_t)(uintptr_t)at;
 	for (uint32_t i = 0; i < device->tensor_count; i++)
-		if (a >= device->tensors[i].from && a < device->tensors[i].to)
-			return b >= device->tensors[i].from && b < device->tensors[i].to;
-	return false;
+		if (address >= device->tensors[i].from && address < device->tensors[i].to)
+			return &device->tensors[i];
+	return NULL;
 }

@@ -343,12 +343,20 @@ static const struct oki_cuda_load *load_of(struct oki_stream *stream,
 	return &plan->shapes[plan->shape_count++].load;
 }
 
+static bool is_in(const struct oki_cuda_tensor *tensor, const uint8_t *at)
+{
+	return (uintptr_t)at >= tensor->from && (uintptr_t)at < tensor->to;
+}
+
 uint32_t oki_cuda_stackable(const struct oki_device *device,
 			    const struct oki_layer_map *const *maps, uint32_t map_count)
 {
+	const struct oki_cuda_tensor *tensor = oki_cuda_tensor_of(device, maps[0]->base);
 	uint64_t host, pages;
-	uint32_t count = oki_layers_alike(maps, map_count, &host, &pages);
-	return oki_cuda_one_tensor(device, maps[0]->base, maps[count - 1]->base) ? count : 1;
+	uint32_t inside = 1;
+	while (tensor && inside < map_count && is_in(tensor, maps[inside]->base))
+		inside++;
+	return oki_layers_alike(maps, inside, &host, &pages);
 }
 
 /* All runs by copy engines, with copies that span layers where that pays. */
@@ -383,19 +391,20 @@ static void add_layers(struct oki_stream *stream, const struct oki_cuda_rates *r
 		       struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
 		       uint32_t map_count, uint32_t together, struct oki_cuda_load *sum)
 {
-	double dma_ns = 0, stacked_ns = INFINITY;
+	uint32_t span = oki_cuda_stackable(stream->device, maps, together);
+	double dma_ns = 0, span_ns = 0;
 	for (uint32_t i = 0; i < map_count; i++) {
 		const struct oki_cuda_load *load = load_of(stream, rates, plan, maps[i]);
 		dma_ns += load->dma_ns;
+		span_ns += i < span ? load->dma_ns : 0;
 		sum->bytes += load->bytes;
 		sum->kernel_ns += load->kernel_ns;
 		sum->long_dma_ns += load->long_dma_ns;
 		sum->short_kernel_ns += load->short_kernel_ns;
 	}
-	uint32_t span = oki_cuda_stackable(stream->device, maps, together);
-	if (span > 1)
-		stacked_ns = stack_ns(stream, rates, plan, maps, span) * map_count / span;
-	sum->dma_ns += stacked_ns < dma_ns ? stacked_ns : dma_ns;
+	/* What copies across layers save of the first ones they save of all. */
+	double stacked_ns = span > 1 ? stack_ns(stream, rates, plan, maps, span) : span_ns;
+	sum->dma_ns += stacked_ns < span_ns ? dma_ns * (stacked_ns / span_ns) : dma_ns;
 }
 
 static bool is_among(const struct oki_cuda_plan *plan, struct oki_cuda_plan *const *plans,

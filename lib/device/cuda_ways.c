@@ -104,24 +104,18 @@ static int copy_engines(const struct job *j, CUstream stream,
 			const struct share *share)
 {
 	struct oki_device *device = j->stream->device;
-	struct oki_cuda_queue queue = {stream, j->direction, j->stream->copying[j->direction] == 0};
+	const struct oki_cuda_queue queue = {stream, j->direction,
+					     j->stream->copying[j->direction] == 0};
+	uint32_t spans[OKI_JOIN_MAX];
 	uint64_t bytes = 0;
 	for (uint32_t i = 0; i < map_count; i++)
 		bytes += share->rows * oki_layer_row_bytes(maps[i]);
 	j->stream->copying[j->direction] += bytes;
 	atomic_fetch_add_explicit(&device->copying[j->direction], bytes, memory_order_relaxed);
-	int rc = 0;
-	for (uint32_t first = 0, count; first < map_count && rc == 0; first += count) {
-		count = oki_cuda_stackable(device, maps + first, map_count - first);
-		bool may_stack = count > 1;
-		/* Else the fewer calls the better. */
-		if (!may_stack)
-			count = map_count - first;
-		rc = oki_cuda_copy(device->api, &device->rates[j->direction], &queue, maps + first,
-				   count, may_stack, share->runs, share->run_count, j->err);
-		queue.empty = false;
-	}
-	return rc;
+	for (uint32_t first = 0; first < map_count; first += spans[first])
+		spans[first] = oki_cuda_stackable(device, maps + first, map_count - first);
+	return oki_cuda_copy(device->api, &device->rates[j->direction], &queue, maps, map_count,
+			     spans, share->runs, share->run_count, j->err);
 }
 
 /* What an earlier part has of the same layers comes before. Beside kernels of this part in the side
@@ -358,10 +352,12 @@ static uint32_t choose(const struct job *j)
 	uint64_t rows = 0;
 	bool beside = false;
 	bool events = has_events(j, 0, j->layer_count);
-	for (uint32_t i = 0; i < j->layer_count; i++) {
+	for (uint32_t g = 0, first = 0; g < j->group_count; g++) {
+		while (j->group[first] != g)
+			first++;
 		/* The first stretches are no measure of all. */
-		uint32_t last = events ? stretch_end(j, i, j->layer_count, 2) : j->layer_count;
-		together[i] = layers_of(j, j->group[i], i, last, maps);
+		uint32_t last = events ? stretch_end(j, first, j->layer_count, 2) : j->layer_count;
+		together[first] = layers_of(j, g, first, last, maps);
 	}
 	oki_cuda_plan_choose(j->stream, j->direction, j->plans, j->maps, j->layer_count, together);
 	for (uint32_t g = 0; g < j->group_count; g++) {

@@ -27,8 +27,8 @@ struct oki_rect {
  */
 void oki_join_segments(const struct oki_layer_map *map, struct oki_layer_map *ret_joined);
 
-/* So many layers from the first one on differ by one distance on each side and in nothing else; 1:
- * none does, and no pitch is set. */
+/* So many layers from the first one on differ by one distance on each side and in nothing else, and
+ * these distances, if it is more than one layer. */
 uint32_t oki_layers_alike(const struct oki_layer_map *const *maps, uint32_t count,
 			  uint64_t *ret_host_pitch, uint64_t *ret_device_pitch);
 

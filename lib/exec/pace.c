@@ -65,10 +65,14 @@ void oki_pace_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t
 	uint64_t looked = for_mib(t, t->looked_ns), seen = for_mib(t, now);
 	if (!pace->seen_ns || seen < pace->seen_ns)
 		pace->seen_ns = seen;
-	if (pace->sure && looked >= pace->due_ns)
-		return;
-	pace->sure = now - t->looked_ns <= SURE_NS;
-	pace->due_ns = looked < pace->seen_ns ? looked : pace->seen_ns;
+	/* One that was on its way when the fastest had ended says nothing of that either: it ended
+	 * somewhere between. */
+	if (looked > pace->seen_ns) {
+		pace->due_ns += pace->sure ? 0 : (pace->seen_ns - pace->due_ns) / 2;
+	} else if (!pace->sure || looked < pace->due_ns) {
+		pace->sure = now - t->looked_ns <= SURE_NS;
+		pace->due_ns = looked;
+	}
 }
 
 bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns)

@@ -31,6 +31,7 @@ static struct {
 	uint32_t columns_waited;		/* the side stream waited for so many */
 	uint32_t columns_of_event;		/* of a layer; 0: events are not looked at */
 	uint32_t events; /* of layers: the n-th one is (CUevent)n, from 1 on */
+	uintptr_t cut;	 /* where another allocation begins, which no copy to it crosses; or 0 */
 	bool no_memory;
 	int fail_after; /* accept this many calls; negative: all */
 } calls;
@@ -87,6 +88,8 @@ static CUresult fake_2d(const CUDA_MEMCPY2D *c, CUstream stream)
 				      : (const void *)(uintptr_t)c->srcDevice;
 	uint8_t *to = c->dstMemoryType == CU_MEMORYTYPE_HOST ? c->dstHost
 							     : (void *)(uintptr_t)c->dstDevice;
+	const uintptr_t end = (uintptr_t)to + (c->Height - 1) * c->dstPitch + c->WidthInBytes;
+	ck_assert((uintptr_t)to >= calls.cut || end <= calls.cut);
 	for (size_t y = 0; y < c->Height; y++)
 		memcpy(to + y * c->dstPitch, from + y * c->srcPitch, c->WidthInBytes);
 	return accept();

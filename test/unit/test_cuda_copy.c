@@ -34,7 +34,7 @@ START_TEST(bytes_as_a_plain_loop)
 		case_expect(&c, host, direction, want_host, want_pages);
 		const struct oki_layer_map *map = &c.map;
 		struct oki_cuda_queue queue = {.direction = direction, .empty = n % 3 == 0};
-		ck_assert_int_eq(oki_cuda_copy(&api, rates, &queue, &map, 1, false, c.runs,
+		ck_assert_int_eq(oki_cuda_copy(&api, rates, &queue, &map, 1, NULL, c.runs,
 					       c.run_count, NULL),
 				 0);
 		ck_assert_msg(memcmp(host, want_host, c.host_bytes) == 0 &&
@@ -73,7 +73,7 @@ static void tensor_copy(struct tensor *t, struct oki_cuda_api *api, struct oki_r
 			uint32_t count, int expected)
 {
 	const struct oki_layer_map *map = &t->map;
-	ck_assert_int_eq(oki_cuda_copy(api, rates, &restores, &map, 1, false, runs, count, NULL),
+	ck_assert_int_eq(oki_cuda_copy(api, rates, &restores, &map, 1, NULL, runs, count, NULL),
 			 expected);
 }
 
@@ -241,7 +241,7 @@ START_TEST(a_refused_copy_ends_the_layer)
 					   .page = 16 * i};
 	calls.fail_after = 3;
 	const struct oki_layer_map *map = &t.map;
-	ck_assert_int_eq(oki_cuda_copy(&api, rates, &restores, &map, 1, false, runs, 4, &err),
+	ck_assert_int_eq(oki_cuda_copy(&api, rates, &restores, &map, 1, NULL, runs, 4, &err),
 			 OKV_E_COPY);
 	ck_assert_int_eq(calls.two, 4);
 	ck_assert_int_eq(err.device_error, CUDA_ERROR_LAUNCH_FAILED);
@@ -270,7 +270,7 @@ START_TEST(layers_share_a_batch)
 		runs[i] = (struct oki_run){
 			.host = t.host + i * 12 * ROW, .blocks = 1, .inner = 1, .page = i * 3};
 	memset(t.host, 0x77, 16 * 4 * ROW);
-	ck_assert_int_eq(oki_cuda_copy(&api, rates, &restores, maps, 4, false, runs, 2, NULL), 0);
+	ck_assert_int_eq(oki_cuda_copy(&api, rates, &restores, maps, 4, NULL, runs, 2, NULL), 0);
 	ck_assert_int_eq(calls.batches, OKI_CUDA_HAS_BATCH ? 1 : 0);
 	ck_assert_int_eq(OKI_CUDA_HAS_BATCH ? calls.entries : calls.one, 8);
 	for (uint32_t l = 0; l < 4; l++)
@@ -372,7 +372,7 @@ static void stacked_copy(struct stacked *k, struct oki_cuda_api *api, enum oki_d
 	calls.one = calls.two = calls.batches = calls.entries = 0;
 	ck_assert_int_eq(oki_cuda_copy(api, rates,
 				       direction == OKI_TO_PAGES ? &restores : &publishes, k->maps,
-				       STACKED, true, runs, count, NULL),
+				       STACKED, (uint32_t[]){STACKED}, runs, count, NULL),
 			 0);
 	ck_assert(memcmp(k->host, k->want_host, all) == 0);
 	ck_assert(memcmp(k->memory, k->want_memory, 2 * all) == 0);

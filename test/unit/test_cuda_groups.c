@@ -168,6 +168,52 @@ START_TEST(stacks_end_where_layers_are_missing)
 }
 END_TEST
 
+/* At one distance, but in two allocations: no copy may span both. */
+START_TEST(stacks_end_with_their_tensor)
+{
+	enum { ROWS = 3 };
+	static const uint32_t rows[] = {ROWS};
+	const uint32_t left = 7 + (uint32_t)_i;
+	struct stage s;
+	struct mixed m;
+	mixed_open(&m, &s, OKV_COPY_DMA, 1, rows, 0);
+	const uintptr_t from = (uintptr_t)m.tensor, cut = from + left * ROWS * ROW;
+	s.device.tensors[0] = (struct oki_cuda_tensor){from, cut};
+	s.device.tensors[1] = (struct oki_cuda_tensor){cut, from + LAYERS * ROWS * ROW};
+	s.device.tensor_count = 2;
+	calls.cut = cut;
+	mixed_without_events(&m);
+	copy_all(&s, &m);
+	ck_assert_int_eq(calls.two, 2 * ROWS);
+	ck_assert_int_eq(calls.batches + calls.one, 0);
+	mixed_close(&m, &s);
+}
+END_TEST
+
+/* A call for each few layers would cost more than all their rows: what no copy spans shares one. */
+START_TEST(uneven_layers_share_a_batch)
+{
+	enum { ROWS = 3 };
+	static const uint32_t rows[] = {ROWS};
+	struct stage s;
+	struct mixed m;
+	mixed_open(&m, &s, OKV_COPY_DMA, 1, rows, 0);
+	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
+	s.device.tensor_count = 1;
+	mixed_without_events(&m);
+	/* Two by two, with a gap in front of each pair. */
+	struct oki_layer_copy layers[LAYERS];
+	uint32_t count = 0;
+	for (uint32_t l = 0; l < LAYERS; l++)
+		if (l % 3)
+			layers[count++] = m.layers[l];
+	copy_layers(&s, layers, count);
+	ck_assert_int_eq(calls.batches, OKI_CUDA_HAS_BATCH);
+	ck_assert_int_eq(calls.entries, OKI_CUDA_HAS_BATCH ? (int)count * ROWS : 0);
+	mixed_close(&m, &s);
+}
+END_TEST
+
 /* A group of long runs goes by copy engines beside the kernel that has the other one. */
 START_TEST(each_group_by_its_own_way)
 {
@@ -303,6 +349,8 @@ int main(void)
 	tcase_add_loop_test(tcase, one_stretch_without_events, 0, 2);
 	tcase_add_loop_test(tcase, groups_by_copy_engines_take_few_calls, 0, 4);
 	tcase_add_test(tcase, stacks_end_where_layers_are_missing);
+	tcase_add_loop_test(tcase, stacks_end_with_their_tensor, 0, 3);
+	tcase_add_test(tcase, uneven_layers_share_a_batch);
 	tcase_add_test(tcase, no_room_for_a_second_table);
 	tcase_add_loop_test(tcase, each_group_by_its_own_way, 0, 4);
 	tcase_add_test(tcase, a_group_of_long_runs_alone);

@@ -39,7 +39,7 @@ static void copy(enum oki_direction direction, const struct oki_layer_map *map,
 {
 	driver.to_pages = direction == OKI_TO_PAGES;
 	const struct oki_cuda_queue queue = {.direction = direction};
-	ck_assert_int_eq(oki_cuda_copy(&api, &oki_cuda_default_rates, &queue, &map, 1, false, runs,
+	ck_assert_int_eq(oki_cuda_copy(&api, &oki_cuda_default_rates, &queue, &map, 1, NULL, runs,
 				       count, NULL),
 			 0);
 }

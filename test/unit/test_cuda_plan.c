@@ -159,7 +159,7 @@ static uint32_t plain_load(const struct stage *s, const struct oki_run *runs, ui
 	struct oki_cuda_load load = {0};
 	uint32_t long_count = 0;
 	uint32_t span = oki_cuda_stackable(&s->device, s->maps, layers);
-	double stack = 0;
+	double stack = 0, span_ns = 0;
 	for (uint32_t i = 0; i < count; i++) {
 		for (uint32_t m = 0; m < layers; m++) {
 			struct oki_layer_map map = *s->maps[m];
@@ -171,6 +171,7 @@ static uint32_t plain_load(const struct stage *s, const struct oki_run *runs, ui
 							     map.segments[g].bytes);
 			load.bytes += oki_run_rows(&runs[i]) * oki_layer_row_bytes(&map);
 			load.dma_ns += dma;
+			span_ns += m < span ? dma : 0;
 			load.kernel_ns += kernel;
 			load.long_dma_ns += dma <= kernel ? dma : 0;
 			load.short_kernel_ns += dma <= kernel ? 0 : kernel;
@@ -178,9 +179,8 @@ static uint32_t plain_load(const struct stage *s, const struct oki_run *runs, ui
 		}
 		stack += oki_cuda_stack_ns(r, batch, s->maps, span, &runs[i]);
 	}
-	stack *= (double)layers / span;
-	if (span > 1 && stack < load.dma_ns)
-		load.dma_ns = stack;
+	if (span > 1 && stack < span_ns)
+		load.dma_ns *= stack / span_ns;
 	load.shared = s->stream.counters && long_count && long_count < count;
 	*ret_load = load;
 	return long_count;

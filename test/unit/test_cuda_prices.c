@@ -147,6 +147,39 @@ START_TEST(far_rows_cost_copy_engines_more)
 }
 END_TEST
 
+/* Two layers of short rows, which copies may span for little, say nothing of thirty others. */
+START_TEST(odd_layers_first_are_no_measure)
+{
+	enum { ODD = 2, ALL = 32 };
+	struct oki_layer_map maps[ALL];
+	const struct oki_layer_map *pointers[ALL];
+	struct oki_cuda_plan *plans[ALL];
+	struct oki_run run = {.host = (uint8_t *)(uintptr_t)(1ull << 40),
+			      .host_pitch = 1 << 20,
+			      .blocks = 200,
+			      .page_pitch = 1,
+			      .inner = 1};
+	struct stage s;
+	stage_init(&s, OKV_COPY_AUTO, true);
+	stage_counters(&s);
+	s.device.rates[0] = oki_cuda_default_rates;
+	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
+	s.device.tensor_count = 1;
+	for (uint64_t l = 0; l < ALL; l++) {
+		uint64_t row = l < ODD ? 64 : 4096;
+		maps[l] = (struct oki_layer_map){.base = (uint8_t *)(uintptr_t)((1 + l) << 24),
+						 .page_stride = row,
+						 .segment_count = 1,
+						 .segments = {{0, l * 4096, row}}};
+		pointers[l] = &maps[l];
+		plans[l] = oki_cuda_plan_get(&s.stream, &run, 1);
+	}
+	oki_cuda_plan_choose(&s.stream, OKI_TO_PAGES, plans, pointers, ALL, (uint32_t[]){ALL});
+	ck_assert_int_eq(oki_cuda_plan_way(plans[0]), OKI_CUDA_WAY_KERNEL);
+	stage_fini(&s);
+}
+END_TEST
+
 /* A group that was chosen before says nothing about another one. */
 START_TEST(a_late_group_is_priced_alone)
 {
@@ -283,6 +316,7 @@ int main(void)
 	tcase_add_test(tcase, neighbours_of_a_group_are_one_copy);
 	tcase_add_test(tcase, each_group_has_its_own_stretch);
 	tcase_add_test(tcase, far_rows_cost_copy_engines_more);
+	tcase_add_test(tcase, odd_layers_first_are_no_measure);
 	tcase_add_test(tcase, a_late_group_is_priced_alone);
 	tcase_add_test(tcase, a_small_gain_changes_no_way);
 	tcase_add_loop_test(tcase, copies_span_a_stretch, 0, 3);
