@@ -354,6 +354,7 @@ uint32_t oki_cuda_stackable(const struct oki_device *device,
 	const struct oki_cuda_tensor *tensor = oki_cuda_tensor_of(device, maps[0]->base);
 	uint64_t host, pages;
 	uint32_t inside = 1;
+	/* All map_count are there. NOLINTNEXTLINE(clang-analyzer-core.NullDereference) */
 	while (tensor && inside < map_count && is_in(tensor, maps[inside]->base))
 		inside++;
 	return oki_layers_alike(maps, inside, &host, &pages);
