@@ -5,7 +5,6 @@
  */
 #include "device/cuda_device.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
