@@ -38,6 +38,13 @@ static struct {
 
 static const struct oki_cuda_rates *const rates = &oki_cuda_default_rates;
 
+/* All pages lie in this allocation, and nothing else is known. */
+static inline void one_tensor(struct oki_device *device, uintptr_t from, uintptr_t to)
+{
+	device->tensors[0] = (struct oki_cuda_tensor){from, to};
+	device->tensor_count = 1;
+}
+
 #define STREAM ((CUstream)(uintptr_t)16)
 #define SIDE ((CUstream)(uintptr_t)8)
 #define FORK ((CUevent)(uintptr_t)2000)

@@ -119,22 +119,20 @@ END_TEST
 START_TEST(groups_by_copy_engines_take_few_calls)
 {
 	static const uint32_t rows[] = {1, 1};
-	const bool waits = _i & 1, one_tensor = _i & 2;
+	const bool waits = _i & 1, together = _i & 2;
 	struct stage s;
 	struct mixed m;
 	mixed_open(&m, &s, OKV_COPY_DMA, 2, rows, 0);
-	if (one_tensor) {
-		s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
-		s.device.tensor_count = 1;
-	}
+	if (together)
+		one_tensor(&s.device, 0, UINTPTR_MAX);
 	if (!waits)
 		mixed_without_events(&m);
 	copy_all(&s, &m);
 	ck_assert_int_eq(calls.records, waits ? (int)LAYERS : 0);
 	/* All of a group in one operation; 96 KiB are one stretch. */
-	if (OKI_CUDA_HAS_BATCH || one_tensor)
+	if (OKI_CUDA_HAS_BATCH || together)
 		ck_assert_int_eq(calls.two + calls.batches, 2);
-	ck_assert_int_eq(calls.two, one_tensor ? 2 : 0);
+	ck_assert_int_eq(calls.two, together ? 2 : 0);
 	mixed_close(&m, &s);
 }
 END_TEST
@@ -148,8 +146,7 @@ START_TEST(stacks_end_where_layers_are_missing)
 	struct stage s;
 	struct mixed m;
 	mixed_open(&m, &s, OKV_COPY_DMA, 2, rows, 0);
-	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
-	s.device.tensor_count = 1;
+	one_tensor(&s.device, 0, UINTPTR_MAX);
 	mixed_without_events(&m);
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		uint32_t g = l % (EACH + 1) == EACH;
@@ -198,8 +195,7 @@ START_TEST(uneven_layers_share_a_batch)
 	struct stage s;
 	struct mixed m;
 	mixed_open(&m, &s, OKV_COPY_DMA, 1, rows, 0);
-	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
-	s.device.tensor_count = 1;
+	one_tensor(&s.device, 0, UINTPTR_MAX);
 	mixed_without_events(&m);
 	/* Two by two, with a gap in front of each pair. */
 	struct oki_layer_copy layers[LAYERS];

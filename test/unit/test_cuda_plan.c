@@ -130,10 +130,8 @@ static void stage_init(struct stage *s, uint64_t bytes, uint32_t pages)
 	s->device.rates[0] = s->device.rates[1] = oki_cuda_default_rates;
 	s->stream.device = &s->device;
 	s->stream.counters = below(2) ? 1 : 0;
-	if (below(2)) {
-		s->device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
-		s->device.tensor_count = 1;
-	}
+	if (below(2))
+		one_tensor(&s->device, 0, UINTPTR_MAX);
 	for (uint32_t i = 0; i < LAYERS; i++) {
 		struct oki_layer_map *map = &s->layers[i];
 		map->base = (uint8_t *)(uintptr_t)(0x7000000000 + i * 0x10000000ull);

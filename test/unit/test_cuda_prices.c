@@ -42,9 +42,7 @@ START_TEST(neighbours_of_a_group_are_one_copy)
 			(struct oki_layer_copy){&maps[l], runs[l % (EACH + 1) == EACH], ROWS, NULL};
 	ck_assert_int_eq(copy_layers(&s, layers, ALL), 1);
 	oki_cuda_plans_forget(&s.stream);
-	s.device.tensors[0] =
-		(struct oki_cuda_tensor){(uintptr_t)pages, (uintptr_t)pages + ALL * ROWS * row};
-	s.device.tensor_count = 1;
+	one_tensor(&s.device, (uintptr_t)pages, (uintptr_t)pages + ALL * ROWS * row);
 	ck_assert_int_eq(copy_layers(&s, layers, ALL), 0);
 	/* Twice four layers of one group, and the two of the other one. */
 	ck_assert_int_eq(calls.two, 3 * ROWS);
@@ -71,8 +69,7 @@ START_TEST(each_group_has_its_own_stretch)
 	struct stage s;
 	stage_init(&s, OKV_COPY_AUTO, true);
 	stage_counters(&s);
-	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
-	s.device.tensor_count = 1;
+	one_tensor(&s.device, 0, UINTPTR_MAX);
 	s.device.rates[0].copy_ns = 100;
 	s.device.rates[0].entry_least_ns = 3000;
 	in_one_tensor(maps, ALL, pages, MANY, row);
@@ -163,8 +160,7 @@ START_TEST(odd_layers_first_are_no_measure)
 	stage_init(&s, OKV_COPY_AUTO, true);
 	stage_counters(&s);
 	s.device.rates[0] = oki_cuda_default_rates;
-	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
-	s.device.tensor_count = 1;
+	one_tensor(&s.device, 0, UINTPTR_MAX);
 	for (uint64_t l = 0; l < ALL; l++) {
 		uint64_t row = l < ODD ? 64 : 4096;
 		maps[l] = (struct oki_layer_map){.base = (uint8_t *)(uintptr_t)((1 + l) << 24),
@@ -234,8 +230,7 @@ START_TEST(copies_span_a_stretch)
 	struct stage s;
 	struct mixed m;
 	mixed_open(&m, &s, OKV_COPY_AUTO, 1, rows, 0);
-	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
-	s.device.tensor_count = 1;
+	one_tensor(&s.device, 0, UINTPTR_MAX);
 	s.device.rates[OKI_TO_PAGES].copy_ns = 30e3;
 	s.device.rates[OKI_TO_PAGES].entry_ns = 200e3;
 	for (uint32_t i = 0; i < OKI_CUDA_SIZES; i++)
@@ -255,8 +250,7 @@ START_TEST(groups_in_one_tensor)
 	struct stage s;
 	struct mixed m;
 	mixed_open(&m, &s, OKV_COPY_AUTO, 2, rows, 1);
-	s.device.tensors[0] = (struct oki_cuda_tensor){0, UINT64_MAX};
-	s.device.tensor_count = 1;
+	one_tensor(&s.device, 0, UINTPTR_MAX);
 	/* Nobody waits: all layers make a stretch. */
 	mixed_without_events(&m);
 	copy_all(&s, &m);
