@@ -158,6 +158,25 @@ static void seal(struct oki_index *index, struct oki_block *block, uint32_t rank
 }
 
 /*
+ * A block of the hold and what comes before it, as far as nothing of that is named, into the row
+ * below *at. A hold lists a sequence in order, so that a parent is most often the block before.
+ */
+static void name_chain(struct oki_index *index, struct oki_block **before, uint64_t left,
+		       struct oki_block **row, uint64_t *at)
+{
+	struct oki_block *block = before[left];
+
+	while (block && !block->named && *at > 0) {
+		struct oki_block *likely = left > 0 ? before[left - 1] : NULL;
+		block->named = true;
+		row[--*at] = block;
+		block = oki_table_parent(index, block, likely);
+		if (block && block == likely)
+			left--;
+	}
+}
+
+/*
  * The new tail is the most recent now, so everything before it must become more recent still:
  * otherwise a head would go before its tail. Fills a scratch row from its end.
  */
@@ -177,11 +196,7 @@ static void touch_chains(struct oki_index *index, struct oki_hold *hold)
 			struct oki_block *block = hold->blocks[k - 1];
 			if (!block->named && at == 0)
 				oki_block_settle(index, block);
-			while (block && !block->named && at > 0) {
-				block->named = true;
-				row[--at] = block;
-				block = oki_table_parent(index, block);
-			}
+			name_chain(index, &hold->blocks[start], k - 1 - start, row, &at);
 		}
 		uint64_t count = OKI_ROW_BLOCKS - at;
 		int64_t tail = (int64_t)hold->groups[i].first + hold->items[end - 1].ordinal;

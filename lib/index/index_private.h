@@ -218,8 +218,10 @@ int oki_keys_check(const struct oki_namespace *ns, const struct oki_index_keys *
 
 uint64_t oki_key_hash(const struct oki_index *index, const struct oki_key *key);
 struct oki_block *oki_table_find(struct oki_index *index, uint64_t hash, const struct oki_key *key);
-/* NULL: the parent is not cached (or was never named). */
-struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_block *block);
+/* NULL: the parent is not cached (or was never named). likely: a block of the table to try first,
+ * or NULL. */
+struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_block *block,
+				   struct oki_block *likely);
 /* A block without slots, in the table, not listed. NULL: no memory. */
 struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const struct oki_key *key,
 				uint32_t slot_count);

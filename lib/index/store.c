@@ -77,7 +77,7 @@ static void name_ancestors(struct storing *s)
 		struct oki_block **row = s->index->scratch.rows[i];
 		struct oki_block *block = row[KEYS_AT];
 		while (s->ancestors[i] < OKI_MAX_ANCESTORS) {
-			block = oki_table_parent(s->index, block);
+			block = oki_table_parent(s->index, block, NULL);
 			if (!block || block->named)
 				break;
 			oki_block_keep(block);

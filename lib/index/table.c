@@ -59,9 +59,24 @@ struct oki_block *oki_table_find(struct oki_index *index, uint64_t hash, const s
 	return find(index, hash, key_matches, key);
 }
 
-struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_block *block)
+static bool is_parent(const struct oki_index *index, const struct oki_block *parent,
+		      const struct oki_block *block)
 {
-	return block->parent ? find(index, block->parent, sequence_matches, block) : NULL;
+	struct oki_key key = {parent->namespace_id, parent->group, parent->key_bytes, parent->key};
+
+	return parent->namespace_id == block->namespace_id && parent->group == block->group &&
+	       oki_key_hash(index, &key) == block->parent;
+}
+
+struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_block *block,
+				   struct oki_block *likely)
+{
+	if (!block->parent)
+		return NULL;
+	/* A hash costs far less than the cache misses of a search. */
+	if (likely && is_parent(index, likely, block))
+		return likely;
+	return find(index, block->parent, sequence_matches, block);
 }
 
 struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const struct oki_key *key,
