@@ -147,6 +147,7 @@ void oki_index_destroy(struct oki_index *index)
 	rcu_barrier();
 	cds_lfht_destroy(index->table, NULL);
 	oki_index_thread_leave();
+	oki_table_fini(index);
 	oki_pins_fini(index);
 	oki_namespaces_fini(index);
 	pthread_mutex_destroy(&index->mutex);

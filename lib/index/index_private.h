@@ -21,6 +21,8 @@
 /* How far up a chain of parents one request reaches. */
 #define OKI_MAX_ANCESTORS OKW_MAX_BLOCKS
 #define OKI_ROW_BLOCKS (OKI_MAX_ANCESTORS + OKW_MAX_BLOCKS)
+/* Blocks kept for new keys once they are out of the table; the rest is freed. */
+#define OKI_SPARE_BLOCKS (4u * OKW_MAX_BLOCKS)
 
 /*
  * liburcu is not built with ThreadSanitizer, which therefore does not see that a block found in
@@ -44,15 +46,27 @@ void __tsan_release(void *address);
 #define OKI_ORDER_RELEASE(address) ((void)(address))
 #endif
 
+/* Blocks out of the table that one grace period is awaited for, as their first one has it. */
+struct oki_gone {
+	struct rcu_head rcu;
+	struct oki_index *index;
+	struct oki_block *last;
+};
+
 struct oki_block {
 	struct cds_lfht_node node;
 	union {
-		struct cds_list_head lru; /* in the table */
-		struct rcu_head rcu;	  /* out of it */
+		struct { /* in the table */
+			struct cds_list_head lru;
+			struct oki_pin *pins; /* of leases; NULL: not pinned */
+			uint64_t parent;      /* hash of the key before this one, 0: none; a hint */
+			uint64_t sealed;      /* bit r: slots[r] holds every byte */
+		};
+		struct { /* out of it */
+			struct oki_block *next;
+			struct oki_gone gone;
+		};
 	};
-	struct oki_pin *pins; /* of leases; NULL: not pinned */
-	uint64_t parent;      /* hash of the key before this one, 0: none; a hint */
-	uint64_t sealed;      /* bit r: slots[r] holds every byte */
 	uint32_t namespace_id;
 	uint32_t holds; /* restores that read it */
 	uint8_t group;
@@ -177,6 +191,7 @@ struct oki_index {
 	_Atomic uint64_t lookups;
 	_Atomic uint64_t lookup_keys;
 	_Atomic uint64_t lookup_hits;
+	struct oki_block *_Atomic returned; /* no reader sees them any more; linked by next */
 
 	pthread_mutex_t mutex;
 	uint32_t namespace_count;
@@ -185,6 +200,10 @@ struct oki_index {
 	struct cds_list_head lease_expiry; /* the TTL is one for all: order of renewal */
 	struct cds_list_head lease_buckets[OKI_LEASE_BUCKETS];
 	struct oki_session *sessions[OKW_MAX_SESSIONS];
+	struct oki_block *gone; /* out of the table since the mutex was taken, last one first */
+	uint64_t gone_count;
+	struct oki_block *spare_blocks;
+	uint64_t spare_block_count; /* with those in returned or on their way there */
 	struct oki_pin *spare_pins;
 	uint64_t spare_pin_count;
 	uint64_t pinned_bytes;
@@ -225,8 +244,12 @@ struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_blo
 /* A block without slots, in the table, not listed. NULL: no memory. */
 struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const struct oki_key *key,
 				uint32_t slot_count);
-/* Out of the table; freed once no reader can see it. */
+/* Out of the table; freed, or used again, once no reader can see it. */
 void oki_table_remove(struct oki_index *index, struct oki_block *block);
+/* Let readers leave what was removed: once for all of it, at the end of a call. */
+void oki_table_retire(struct oki_index *index);
+/* No reader is left, and no grace period under way. */
+void oki_table_fini(struct oki_index *index);
 static inline bool oki_block_usable(const struct oki_block *block)
 {
 	return atomic_load_explicit(&block->usable, memory_order_acquire);
@@ -334,6 +357,8 @@ static inline void oki_index_lock(struct oki_index *index)
 
 static inline void oki_index_unlock(struct oki_index *index)
 {
+	if (index->gone)
+		oki_table_retire(index);
 	oki_read_unlock();
 	pthread_mutex_unlock(&index->mutex);
 }

@@ -79,10 +79,26 @@ struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_blo
 	return find(index, block->parent, sequence_matches, block);
 }
 
+/* Memory of a block that went is most often there: evicting made the room for this one. */
+static struct oki_block *new_block(struct oki_index *index, uint32_t slot_count)
+{
+	if (!index->spare_blocks)
+		index->spare_blocks = atomic_exchange(&index->returned, NULL);
+	struct oki_block *block = index->spare_blocks;
+	if (!block)
+		return calloc(1, OKI_BLOCK_BYTES(slot_count));
+	index->spare_blocks = block->next;
+	index->spare_block_count--;
+	if (block->slot_count == slot_count)
+		return memset(block, 0, OKI_BLOCK_BYTES(slot_count));
+	free(block);
+	return calloc(1, OKI_BLOCK_BYTES(slot_count));
+}
+
 struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const struct oki_key *key,
 				uint32_t slot_count)
 {
-	struct oki_block *block = calloc(1, OKI_BLOCK_BYTES(slot_count));
+	struct oki_block *block = new_block(index, slot_count);
 	if (!block)
 		return NULL;
 	block->namespace_id = key->namespace_id;
@@ -98,10 +114,32 @@ struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const st
 	return block;
 }
 
-static void free_block(struct rcu_head *head)
+static void free_chain(struct oki_block *block)
+{
+	while (block) {
+		struct oki_block *next = block->next;
+		free(block);
+		block = next;
+	}
+}
+
+static void free_gone(struct rcu_head *head)
 {
 	OKI_ORDER_ACQUIRE(&grace);
-	free(caa_container_of(head, struct oki_block, rcu));
+	free_chain(caa_container_of(head, struct oki_block, gone.rcu));
+}
+
+static void return_gone(struct rcu_head *head)
+{
+	OKI_ORDER_ACQUIRE(&grace);
+	struct oki_block *first = caa_container_of(head, struct oki_block, gone.rcu);
+	struct oki_block *last = first->gone.last;
+	struct oki_block *_Atomic *returned = &first->gone.index->returned;
+
+	/* Taken all at once only, so that no block can come back in between. */
+	last->next = atomic_load(returned);
+	while (!atomic_compare_exchange_weak(returned, &last->next, first))
+		;
 }
 
 void oki_table_remove(struct oki_index *index, struct oki_block *block)
@@ -110,7 +148,30 @@ void oki_table_remove(struct oki_index *index, struct oki_block *block)
 	index->blocks--;
 	if (!oki_block_usable(block))
 		index->blocks_partial--;
-	/* G7: freed only after every reader that could hold it has left. */
+	struct oki_block *last = index->gone ? index->gone->gone.last : block;
+	block->next = index->gone;
+	block->gone.last = last;
+	index->gone = block;
+	index->gone_count++;
+}
+
+void oki_table_retire(struct oki_index *index)
+{
+	struct oki_block *first = index->gone;
+	bool keep = index->spare_block_count + index->gone_count <= OKI_SPARE_BLOCKS;
+
+	if (keep)
+		index->spare_block_count += index->gone_count;
+	index->gone = NULL;
+	index->gone_count = 0;
+	first->gone.index = index;
+	/* G7: freed or used again only after every reader that could hold one has left. */
 	OKI_ORDER_RELEASE(&grace);
-	call_rcu(&block->rcu, free_block);
+	call_rcu(&first->gone.rcu, keep ? return_gone : free_gone);
+}
+
+void oki_table_fini(struct oki_index *index)
+{
+	free_chain(index->spare_blocks);
+	free_chain(atomic_load(&index->returned));
 }

@@ -2,6 +2,8 @@
 #include "index_fixture.h"
 #include "support/suite.h"
 
+#include <urcu.h>
+
 START_TEST(least_recent_sequence_goes_first)
 {
 	struct bed bed;
@@ -371,6 +373,30 @@ START_TEST(order_matches_a_model)
 }
 END_TEST
 
+/* Their memory is used again for blocks of this and of another number of ranks. */
+START_TEST(evicted_blocks_make_room_for_any_kind)
+{
+	enum { ROUNDS = 8, BLOCKS = 200 };
+	struct bed bed;
+	bed_init(&bed, BLOCKS);
+	uint32_t single = bed.ns;
+	bed.rank_slots = 4;
+	uint32_t quad = bed_namespace(&bed, "quad", NULL, NULL, 0, one_full, BLOCK_BYTES);
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		bed.ns = round % 3 == 2 ? quad : single;
+		uint32_t ranks = bed.ns == quad ? 4 : 1;
+		for (uint32_t rank = 0; rank < ranks; rank++)
+			ck_assert_uint_eq(put_in(&bed, rank, 0, round, 0, BLOCKS / ranks),
+					  BLOCKS / ranks);
+		ck_assert_uint_eq(peek(&bed, round, BLOCKS), BLOCKS / ranks);
+		ck_assert_uint_eq(stats(&bed).blocks, BLOCKS / ranks);
+		ck_assert_uint_eq(stats(&bed).blocks_partial, 0);
+		rcu_barrier();
+	}
+	bed_fini(&bed);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("evict");
@@ -388,6 +414,7 @@ int main(void)
 	tcase_add_test(order, parents_in_a_circle_end);
 	tcase_add_test(order, groups_shrink_together);
 	tcase_add_test(order, order_matches_a_model);
+	tcase_add_test(order, evicted_blocks_make_room_for_any_kind);
 	suite_add_tcase(suite, order);
 	TCase *never = tcase_create("never");
 	tcase_add_test(never, ancestors_are_not_evicted_for_their_tail);
