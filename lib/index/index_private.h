@@ -21,6 +21,8 @@
 /* How far up a chain of parents one request reaches. */
 #define OKI_MAX_ANCESTORS OKW_MAX_BLOCKS
 #define OKI_ROW_BLOCKS (OKI_MAX_ANCESTORS + OKW_MAX_BLOCKS)
+/* Keys looked up together. */
+#define OKI_BATCH_KEYS 64u
 /* Blocks kept for new keys once they are out of the table; the rest is freed. */
 #define OKI_SPARE_BLOCKS (4u * OKW_MAX_BLOCKS)
 
@@ -236,12 +238,14 @@ int oki_keys_check(const struct oki_namespace *ns, const struct oki_index_keys *
 /* ---- table.c: call under rcu_read_lock() ---- */
 
 uint64_t oki_key_hash(const struct oki_index *index, const struct oki_key *key);
-struct oki_block *oki_table_find(struct oki_index *index, uint64_t hash, const struct oki_key *key);
+/* `count` keys that follow each other from first->data on. NULL: not there. */
+void oki_table_find(struct oki_index *index, const struct oki_key *first, uint32_t count,
+		    uint64_t *ret_hashes, struct oki_block **ret_blocks);
 /* NULL: the parent is not cached (or was never named). likely: a block of the table to try first,
  * or NULL. */
 struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_block *block,
 				   struct oki_block *likely);
-/* A block without slots, in the table, not listed. NULL: no memory. */
+/* A block without slots, in the table, not listed; or the one that is there. NULL: no memory. */
 struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const struct oki_key *key,
 				uint32_t slot_count);
 /* Out of the table; freed, or used again, once no reader can see it. */

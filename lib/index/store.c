@@ -20,25 +20,15 @@ struct storing {
 	struct oki_publish_counts counts;
 };
 
-/* *hash: of the key before this one; then of this one. */
-static int name_key(struct storing *s, uint32_t i, uint32_t ordinal, uint64_t *hash,
-		    struct okv_error *err)
+static int name_block(struct storing *s, uint32_t i, uint32_t ordinal, struct oki_block *block,
+		      uint64_t parent, struct okv_error *err)
 {
-	const struct oki_index_keys *keys = &s->ask->groups[i].keys;
-	struct oki_key key = {s->ask->namespace_id, keys->group, keys->key_bytes,
-			      keys->keys + (size_t)ordinal * keys->key_bytes};
-	uint64_t parent = *hash;
-	*hash = oki_key_hash(s->index, &key);
-	struct oki_block *block = oki_table_find(s->index, *hash, &key);
-
-	if (block && block->named)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
-				"key %u of group %u is named twice", ordinal, keys->group);
-	if (!block)
-		block = oki_table_add(s->index, *hash, &key, s->ns->schema.rank_slots);
 	if (!block)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_PREPARE, "no memory for a block");
-
+	if (block->named)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
+				"key %u of group %u is named twice", ordinal,
+				s->ask->groups[i].keys.group);
 	oki_block_keep(block);
 	block->named = true;
 	if (!block->parent)
@@ -54,6 +44,29 @@ static int name_key(struct storing *s, uint32_t i, uint32_t ordinal, uint64_t *h
 	return 0;
 }
 
+/* *hash: of the key before these; then of the last of these. */
+static int name_batch(struct storing *s, uint32_t i, uint32_t first, uint32_t count, uint64_t *hash,
+		      struct okv_error *err)
+{
+	const struct oki_index_keys *keys = &s->ask->groups[i].keys;
+	struct oki_key key = {s->ask->namespace_id, keys->group, keys->key_bytes,
+			      keys->keys + (size_t)first * keys->key_bytes};
+	uint64_t hashes[OKI_BATCH_KEYS];
+	struct oki_block *blocks[OKI_BATCH_KEYS];
+
+	oki_table_find(s->index, &key, count, hashes, blocks);
+	for (uint32_t k = 0; k < count; k++, key.data += key.bytes) {
+		struct oki_block *block = blocks[k];
+		if (!block)
+			block = oki_table_add(s->index, hashes[k], &key, s->ns->schema.rank_slots);
+		int rc = name_block(s, i, first + k, block, *hash, err);
+		if (rc < 0)
+			return rc;
+		*hash = hashes[k];
+	}
+	return 0;
+}
+
 static int name_keys(struct storing *s, struct okv_error *err)
 {
 	for (uint32_t i = 0; i < s->ask->group_count; i++) {
@@ -61,8 +74,10 @@ static int name_keys(struct storing *s, struct okv_error *err)
 		struct oki_key parent = {s->ask->namespace_id, group->keys.group,
 					 group->keys.key_bytes, group->parent};
 		uint64_t hash = group->parent ? oki_key_hash(s->index, &parent) : 0;
-		for (uint32_t k = 0; k < group->keys.count; k++) {
-			int rc = name_key(s, i, k, &hash, err);
+		for (uint32_t k = 0; k < group->keys.count; k += OKI_BATCH_KEYS) {
+			uint32_t left = group->keys.count - k;
+			int rc = name_batch(s, i, k, left < OKI_BATCH_KEYS ? left : OKI_BATCH_KEYS,
+					    &hash, err);
 			if (rc < 0)
 				return rc;
 		}

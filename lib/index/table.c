@@ -54,9 +54,17 @@ static struct oki_block *find(struct oki_index *index, uint64_t hash, cds_lfht_m
 	return node ? caa_container_of(node, struct oki_block, node) : NULL;
 }
 
-struct oki_block *oki_table_find(struct oki_index *index, uint64_t hash, const struct oki_key *key)
+void oki_table_find(struct oki_index *index, const struct oki_key *first, uint32_t count,
+		    uint64_t *ret_hashes, struct oki_block **ret_blocks)
 {
-	return find(index, hash, key_matches, key);
+	struct oki_key key = *first;
+
+	for (uint32_t i = 0; i < count; i++, key.data += key.bytes)
+		ret_hashes[i] = oki_key_hash(index, &key);
+	/* With nothing in between, the CPU waits for the memory of several searches at once. */
+	key.data = first->data;
+	for (uint32_t i = 0; i < count; i++, key.data += key.bytes)
+		ret_blocks[i] = find(index, ret_hashes[i], key_matches, &key);
 }
 
 static bool is_parent(const struct oki_index *index, const struct oki_block *parent,
@@ -95,6 +103,13 @@ static struct oki_block *new_block(struct oki_index *index, uint32_t slot_count)
 	return calloc(1, OKI_BLOCK_BYTES(slot_count));
 }
 
+static void spare_block(struct oki_index *index, struct oki_block *block)
+{
+	block->next = index->spare_blocks;
+	index->spare_blocks = block;
+	index->spare_block_count++;
+}
+
 struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const struct oki_key *key,
 				uint32_t slot_count)
 {
@@ -108,7 +123,12 @@ struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const st
 	memcpy(block->key, key->data, key->bytes);
 	/* G7: the key is complete before the block can be found. */
 	OKI_ORDER_RELEASE(&block->node);
-	cds_lfht_add(index->table, hash, &block->node);
+	struct cds_lfht_node *there =
+		cds_lfht_add_unique(index->table, hash, key_matches, key, &block->node);
+	if (there != &block->node) {
+		spare_block(index, block);
+		return caa_container_of(there, struct oki_block, node);
+	}
 	index->blocks++;
 	index->blocks_partial++;
 	return block;

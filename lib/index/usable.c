@@ -1,7 +1,10 @@
 /* [M] Which prefix of a sequence is usable, from which of its blocks are there. */
 #include "index/index_private.h"
 
+#include <string.h>
 #include "base/checked.h"
+
+#define FIRST_KEYS 8u
 
 static uint64_t gcd(uint64_t a, uint64_t b)
 {
@@ -31,28 +34,45 @@ static uint32_t blocks_needed(const struct oki_schema_group *group)
 	}
 }
 
-/* At most `limit` keys; a full group ends at its first gap. */
+/* How far the group's keys matter: a full group ends at its first gap, where *ret_gap is set. */
+static void add_found(struct oki_usable_group *group, struct oki_block *const *found,
+		      uint32_t count, bool *ret_gap)
+{
+	uint32_t end = group->count;
+	uint16_t run = end > 0 ? group->run[end - 1] : 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		bool there = found[i] && oki_block_usable(found[i]);
+		*ret_gap = !there && group->need == UINT32_MAX;
+		if (*ret_gap)
+			break;
+		run = there ? (uint16_t)(run + 1) : 0;
+		group->run[end++] = run;
+	}
+	group->count = end;
+}
+
+/* At most `limit` keys. Few at first, in case that nothing of the sequence is there. */
 static void probe_group(struct oki_index *index, uint32_t namespace_id,
 			const struct oki_index_keys *keys, uint64_t limit,
 			struct oki_block **blocks, struct oki_usable_group *group)
 {
 	uint32_t count = keys->count < limit ? keys->count : (uint32_t)limit;
-	uint32_t run = 0;
+	uint32_t batch = FIRST_KEYS;
+	bool gap = false;
 
-	group->count = count;
-	for (uint32_t i = 0; i < count; i++) {
+	group->count = 0;
+	for (uint32_t at = 0; at < count && !gap; at += batch, batch = OKI_BATCH_KEYS) {
 		struct oki_key key = {namespace_id, keys->group, keys->key_bytes,
-				      keys->keys + (size_t)i * keys->key_bytes};
-		struct oki_block *block = oki_table_find(index, oki_key_hash(index, &key), &key);
-		bool there = block && oki_block_usable(block);
-		if (!there && group->need == UINT32_MAX) {
-			group->count = i;
-			return;
-		}
-		run = there ? run + 1 : 0;
-		group->run[i] = (uint16_t)run;
+				      keys->keys + (size_t)at * keys->key_bytes};
+		uint64_t hashes[OKI_BATCH_KEYS];
+		struct oki_block *found[OKI_BATCH_KEYS];
+		if (batch > count - at)
+			batch = count - at;
+		oki_table_find(index, &key, batch, hashes, found);
+		add_found(group, found, batch, &gap);
 		if (blocks)
-			blocks[i] = block;
+			memcpy(&blocks[at], found, (group->count - at) * sizeof(found[0]));
 	}
 }
 

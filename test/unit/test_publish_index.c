@@ -337,6 +337,37 @@ START_TEST(bad_publishes_are_refused_and_leave_nothing)
 }
 END_TEST
 
+/* However far apart, and whether the key is stored or new. */
+START_TEST(a_key_named_twice_is_refused_wherever)
+{
+	enum { KEYS = 200 };
+	struct bed bed;
+	struct oki_publish_counts counts;
+	struct oki_hold *hold = NULL;
+	uint8_t bytes[KEYS * KEY_BYTES];
+	bed_init(&bed, KEYS);
+	put(&bed, 1, 0, KEYS / 2);
+	for (uint32_t first = 0; first < KEYS; first += 13) {
+		for (uint32_t second = first + 1; second < KEYS; second += 7) {
+			memcpy(bytes, keys_of(1, 0, KEYS), sizeof(bytes));
+			memcpy(bytes + (size_t)second * KEY_BYTES, keys_of(1, first, 1), KEY_BYTES);
+			struct oki_index_publish_keys keys = {.keys = {0, KEYS, KEY_BYTES, bytes}};
+			struct oki_index_publish ask = {.namespace_id = bed.ns,
+							.node = -1,
+							.group_count = 1,
+							.groups = &keys};
+			ck_assert_int_eq(
+				oki_index_publish_begin(bed.index, &ask, &hold, &counts, NULL),
+				OKV_E_INVAL);
+			ck_assert_uint_eq(stats(&bed).blocks, KEYS / 2);
+		}
+	}
+	ck_assert_uint_eq(put(&bed, 1, 0, KEYS), KEYS / 2);
+	ck_assert_uint_eq(peek(&bed, 1, KEYS), KEYS);
+	bed_fini(&bed);
+}
+END_TEST
+
 START_TEST(a_quarantined_destination_frees_its_key_not_its_bytes)
 {
 	struct bed bed;
@@ -457,6 +488,7 @@ int main(void)
 	tcase_add_test(stored, no_space_is_said_only_when_nothing_fits);
 	tcase_add_test(stored, the_request_keeps_what_it_names);
 	tcase_add_test(stored, bad_publishes_are_refused_and_leave_nothing);
+	tcase_add_test(stored, a_key_named_twice_is_refused_wherever);
 	tcase_add_test(stored, bad_configurations_are_refused);
 	suite_add_tcase(suite, stored);
 	TCase *ends = tcase_create("ends");
