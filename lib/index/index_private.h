@@ -206,6 +206,7 @@ struct oki_index {
 	uint64_t gone_count;
 	struct oki_block *spare_blocks;
 	uint64_t spare_block_count; /* with those in returned or on their way there */
+	struct oki_pin_slab *pin_slabs;
 	struct oki_pin *spare_pins;
 	uint64_t spare_pin_count;
 	uint64_t pinned_bytes;

@@ -4,25 +4,41 @@
 #include <stdlib.h>
 #include "base/error.h"
 
+#define SLAB_PINS 170u /* with its link just under 4 KiB */
+
+/* Side by side, since a lease takes many at once; they live as long as the index. */
+struct oki_pin_slab {
+	struct oki_pin_slab *next;
+	struct oki_pin pins[SLAB_PINS];
+};
+
+static void push_spare(struct oki_index *index, struct oki_pin *pin)
+{
+	pin->next = index->spare_pins;
+	index->spare_pins = pin;
+	index->spare_pin_count++;
+}
+
 bool oki_pins_reserve(struct oki_index *index, uint64_t count)
 {
 	while (index->spare_pin_count < count) {
-		struct oki_pin *pin = malloc(sizeof(*pin));
-		if (!pin)
+		struct oki_pin_slab *slab = malloc(sizeof(*slab));
+		if (!slab)
 			return false;
-		pin->next = index->spare_pins;
-		index->spare_pins = pin;
-		index->spare_pin_count++;
+		slab->next = index->pin_slabs;
+		index->pin_slabs = slab;
+		for (uint32_t i = SLAB_PINS; i > 0; i--)
+			push_spare(index, &slab->pins[i - 1]);
 	}
 	return true;
 }
 
 void oki_pins_fini(struct oki_index *index)
 {
-	while (index->spare_pins) {
-		struct oki_pin *pin = index->spare_pins;
-		index->spare_pins = pin->next;
-		free(pin);
+	while (index->pin_slabs) {
+		struct oki_pin_slab *slab = index->pin_slabs;
+		index->pin_slabs = slab->next;
+		free(slab);
 	}
 }
 
@@ -71,9 +87,7 @@ void oki_unpin_block(struct oki_index *index, struct oki_block *block, struct ok
 	if (--pin->count > 0)
 		return;
 	*at = pin->next;
-	pin->next = index->spare_pins;
-	index->spare_pins = pin;
-	index->spare_pin_count++;
+	push_spare(index, pin);
 	account->bytes -= bytes;
 	if (block->pins)
 		return;
