@@ -28,6 +28,31 @@ struct oki_block *oki_walk_next(struct oki_walk *walk)
 	return walk->rows[best].blocks[--walk->rows[best].left];
 }
 
+static struct oki_block *neighbour(const struct oki_index *index, const struct oki_block *block,
+				   bool later)
+{
+	const struct cds_list_head *at = &block->lru;
+
+	if (!block->listed)
+		return NULL;
+	/* Groups of one sequence are settled in turn. */
+	for (uint32_t i = 0; i < OKW_MAX_GROUPS; i++) {
+		at = later ? at->next : at->prev;
+		if (at == &index->lru)
+			return NULL;
+		struct oki_block *near = cds_list_entry(at, struct oki_block, lru);
+		if (near->group == block->group)
+			return near;
+	}
+	return NULL;
+}
+
+struct oki_block *oki_block_likely_parent(const struct oki_index *index,
+					  const struct oki_block *block)
+{
+	return neighbour(index, block, true);
+}
+
 void oki_block_keep(struct oki_block *block)
 {
 	if (!block->listed)

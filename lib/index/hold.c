@@ -167,11 +167,13 @@ static void name_chain(struct oki_index *index, struct oki_block **before, uint6
 	struct oki_block *block = before[left];
 
 	while (block && !block->named && *at > 0) {
-		struct oki_block *likely = left > 0 ? before[left - 1] : NULL;
+		struct oki_block *own = left > 0 ? before[left - 1] : NULL;
+		struct oki_block *likely =
+			block->listed ? oki_block_likely_parent(index, block) : own;
 		block->named = true;
 		row[--*at] = block;
 		block = oki_table_parent(index, block, likely);
-		if (block && block == likely)
+		if (block && block == own)
 			left--;
 	}
 }

@@ -306,6 +306,12 @@ void oki_walk_add(struct oki_walk *walk, struct oki_block **blocks, uint64_t cou
 		  uint32_t block_tokens);
 struct oki_block *oki_walk_next(struct oki_walk *walk);
 
+/*
+ * A sequence is settled from its tail to its head, so its neighbours in the list are most often
+ * those in the sequence: whom the group has next to a block. NULL: not listed, or nobody near.
+ */
+struct oki_block *oki_block_likely_parent(const struct oki_index *index,
+					  const struct oki_block *block);
 /* It may not go now. */
 void oki_block_keep(struct oki_block *block);
 /* If nothing keeps it: the most recent of those that may go; without slots it disappears. */

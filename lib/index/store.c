@@ -90,11 +90,12 @@ static void name_ancestors(struct storing *s)
 {
 	for (uint32_t i = 0; i < s->ask->group_count; i++) {
 		struct oki_block **row = s->index->scratch.rows[i];
-		struct oki_block *block = row[KEYS_AT];
+		struct oki_block *block = row[KEYS_AT], *likely = NULL;
 		while (s->ancestors[i] < OKI_MAX_ANCESTORS) {
-			block = oki_table_parent(s->index, block, NULL);
+			block = oki_table_parent(s->index, block, likely);
 			if (!block || block->named)
 				break;
+			likely = oki_block_likely_parent(s->index, block);
 			oki_block_keep(block);
 			block->named = true;
 			row[KEYS_AT - ++s->ancestors[i]] = block;
