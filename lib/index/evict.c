@@ -53,6 +53,12 @@ struct oki_block *oki_block_likely_parent(const struct oki_index *index,
 	return neighbour(index, block, true);
 }
 
+struct oki_block *oki_block_likely_child(const struct oki_index *index,
+					 const struct oki_block *block)
+{
+	return neighbour(index, block, false);
+}
+
 void oki_block_keep(struct oki_block *block)
 {
 	if (!block->listed)

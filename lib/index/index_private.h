@@ -239,6 +239,7 @@ int oki_keys_check(const struct oki_namespace *ns, const struct oki_index_keys *
 /* ---- table.c: call under rcu_read_lock() ---- */
 
 uint64_t oki_key_hash(const struct oki_index *index, const struct oki_key *key);
+bool oki_block_has_key(const struct oki_block *block, const struct oki_key *key);
 /* `count` keys that follow each other from first->data on. NULL: not there. */
 void oki_table_find(struct oki_index *index, const struct oki_key *first, uint32_t count,
 		    uint64_t *ret_hashes, struct oki_block **ret_blocks);
@@ -312,6 +313,8 @@ struct oki_block *oki_walk_next(struct oki_walk *walk);
  */
 struct oki_block *oki_block_likely_parent(const struct oki_index *index,
 					  const struct oki_block *block);
+struct oki_block *oki_block_likely_child(const struct oki_index *index,
+					 const struct oki_block *block);
 /* It may not go now. */
 void oki_block_keep(struct oki_block *block);
 /* If nothing keeps it: the most recent of those that may go; without slots it disappears. */

@@ -24,14 +24,16 @@ uint64_t oki_key_hash(const struct oki_index *index, const struct oki_key *key)
 	return XXH3_64bits_withSeed(buf, sizeof(head) + key->bytes, index->seed);
 }
 
-static int key_matches(struct cds_lfht_node *node, const void *arg)
+bool oki_block_has_key(const struct oki_block *block, const struct oki_key *key)
 {
-	const struct oki_block *block = caa_container_of(node, struct oki_block, node);
-	const struct oki_key *key = arg;
-
-	OKI_ORDER_ACQUIRE(node);
 	return block->namespace_id == key->namespace_id && block->group == key->group &&
 	       block->key_bytes == key->bytes && memcmp(block->key, key->data, key->bytes) == 0;
+}
+
+static int key_matches(struct cds_lfht_node *node, const void *arg)
+{
+	OKI_ORDER_ACQUIRE(node);
+	return oki_block_has_key(caa_container_of(node, struct oki_block, node), arg);
 }
 
 /* The table compares whole hashes before it asks; a hint needs no more. */

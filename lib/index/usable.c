@@ -52,27 +52,53 @@ static void add_found(struct oki_usable_group *group, struct oki_block *const *f
 	group->count = end;
 }
 
+/*
+ * With the mutex held: the keys behind that of `block`, for as long as the list has them in a row.
+ * That is one miss of the cache for a block, where a search has several.
+ */
+static uint32_t find_in_row(struct oki_index *index, const struct oki_block *block,
+			    const struct oki_key *first, uint32_t count,
+			    struct oki_block **ret_blocks)
+{
+	struct oki_key key = *first;
+	uint32_t n = 0;
+
+	for (; n < count; n++, key.data += key.bytes) {
+		struct oki_block *child = oki_block_likely_child(index, block);
+		if (!child || !oki_block_has_key(child, &key))
+			break;
+		ret_blocks[n] = child;
+		block = child;
+	}
+	return n;
+}
+
 /* At most `limit` keys. Few at first, in case that nothing of the sequence is there. */
 static void probe_group(struct oki_index *index, uint32_t namespace_id,
 			const struct oki_index_keys *keys, uint64_t limit,
 			struct oki_block **blocks, struct oki_usable_group *group)
 {
 	uint32_t count = keys->count < limit ? keys->count : (uint32_t)limit;
-	uint32_t batch = FIRST_KEYS;
+	uint32_t batch = FIRST_KEYS, n;
+	struct oki_block *found[OKI_BATCH_KEYS], *last = NULL;
+	uint64_t hashes[OKI_BATCH_KEYS];
 	bool gap = false;
 
 	group->count = 0;
-	for (uint32_t at = 0; at < count && !gap; at += batch, batch = OKI_BATCH_KEYS) {
+	for (uint32_t at = 0; at < count && !gap; at += n, batch = OKI_BATCH_KEYS) {
 		struct oki_key key = {namespace_id, keys->group, keys->key_bytes,
 				      keys->keys + (size_t)at * keys->key_bytes};
-		uint64_t hashes[OKI_BATCH_KEYS];
-		struct oki_block *found[OKI_BATCH_KEYS];
-		if (batch > count - at)
-			batch = count - at;
-		oki_table_find(index, &key, batch, hashes, found);
-		add_found(group, found, batch, &gap);
-		if (blocks)
-			memcpy(&blocks[at], found, (group->count - at) * sizeof(found[0]));
+		n = batch < count - at ? batch : count - at;
+		uint32_t row = last ? find_in_row(index, last, &key, n, found) : 0;
+		if (row > 0)
+			n = row;
+		else
+			oki_table_find(index, &key, n, hashes, found);
+		add_found(group, found, n, &gap);
+		if (!blocks)
+			continue;
+		memcpy(&blocks[at], found, (group->count - at) * sizeof(found[0]));
+		last = found[n - 1];
 	}
 }
 

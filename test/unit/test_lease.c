@@ -468,11 +468,69 @@ START_TEST(a_repeated_key_is_pinned_and_let_go)
 }
 END_TEST
 
+enum { MIXED_SEQUENCES = 6, MIXED_BLOCKS = 150 };
+
+static void put_noting_ids(struct bed *bed, uint32_t sequence, uint32_t first, uint32_t count,
+			   uint64_t ids[MIXED_BLOCKS])
+{
+	struct oki_publish_counts counts;
+	struct oki_hold *hold;
+	uint64_t stored;
+	if (begin(bed, 0, 0, sequence, first, count, &hold, &counts) < 0)
+		return;
+	const struct oki_hold_block *blocks = oki_hold_blocks(hold, &stored);
+	for (uint64_t i = 0; i < stored; i++)
+		ids[first + blocks[i].ordinal] = oki_allocation_id(blocks[i].allocation);
+	seal(bed, hold);
+}
+
+static void check_ids(struct bed *bed, const struct okw_lookup_reply *reply, const uint64_t *ids)
+{
+	struct oki_hold *hold;
+	uint64_t count;
+	ck_assert_int_eq(restore(bed, 0, reply, 0, reply->groups[0].count, true, &hold), 0);
+	const struct oki_hold_block *blocks = oki_hold_blocks(hold, &count);
+	for (uint64_t i = 0; i < count; i++)
+		ck_assert_uint_eq(oki_allocation_id(blocks[i].allocation), ids[i]);
+	seal(bed, hold);
+}
+
+/* Whatever order the blocks were used in, a lease has those that a search finds. */
+START_TEST(a_lease_holds_what_peeking_finds)
+{
+	static uint64_t ids[MIXED_SEQUENCES][MIXED_BLOCKS];
+	struct okw_lookup_reply reply, kept = {.lease_slot = OKW_LEASES};
+	struct bed bed;
+	uint32_t random = 1;
+	bed_init(&bed, MIXED_SEQUENCES * MIXED_BLOCKS / 2);
+	for (uint32_t round = 0; round < 3000; round++) {
+		random = random * 1664525u + 1013904223u;
+		uint32_t sequence = (random >> 8) % MIXED_SEQUENCES;
+		uint32_t first = (random >> 12) % MIXED_BLOCKS, left = MIXED_BLOCKS - first;
+		if (random & 0x80000000u)
+			put_noting_ids(&bed, sequence, first % 3 ? first / 8 : 0, 1 + left / 2,
+				       ids[sequence]);
+		uint32_t found = peek(&bed, sequence, 1 + first);
+		ck_assert_int_eq(find(&bed, 1, sequence, 1 + first, &reply), 0);
+		ck_assert_uint_eq(reply.groups[0].count, found);
+		oki_index_lease_release(bed.index, 1, reply.lease_slot);
+		/* Some stay pinned for a while. */
+		oki_index_lease_release(bed.index, 0, kept.lease_slot);
+		ck_assert_int_eq(find(&bed, 0, sequence, 1 + first / 2, &kept), 0);
+		if (kept.lease_slot != OKW_LEASES)
+			check_ids(&bed, &kept, ids[sequence]);
+	}
+	oki_index_lease_release(bed.index, 0, kept.lease_slot);
+	bed_fini(&bed);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("lease");
 	TCase *life = tcase_create("life");
 	tcase_add_test(life, a_lookup_gives_a_lease_with_all_it_found);
+	tcase_add_test(life, a_lease_holds_what_peeking_finds);
 	tcase_add_test(life, a_miss_has_no_lease);
 	tcase_add_test(life, ids_differ);
 	tcase_add_test(life, time_ends_a_lease_and_use_renews_it);
