@@ -3,6 +3,9 @@
 
 /* How often, once nothing says when something will end. */
 #define POLL_NS 50000u
+/* While the last pieces of a large transfer are copied: nothing says when it ends, but it will
+ * soon. */
+#define LAST_POLL_NS 20000u
 /* To wake from a sleep takes about so long, and more where an idle CPU sleeps deeply. */
 #define WAKE_NS 30000u
 /* Ends of less than this say little about the link. */
@@ -101,7 +104,8 @@ uint64_t oki_pace_next(const struct oki_worker *w, uint64_t now)
 {
 	uint64_t next = UINT64_MAX;
 	for (const struct oki_transfer *t = w->active; t; t = t->next) {
-		uint64_t at = now + POLL_NS;
+		bool last = t->phase == OKI_PHASE_DRAIN && t->pieces.marks[0] && !t->fenced;
+		uint64_t at = now + (last ? LAST_POLL_NS : POLL_NS);
 		if (t->phase == OKI_PHASE_CLAIM || w->ops->has_callbacks)
 			continue;
 		if (t->phase == OKI_PHASE_DRAIN && t->expected_ns > now + WAKE_NS) {
