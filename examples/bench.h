@@ -47,15 +47,20 @@ int bench_specs_load(const char *file, struct bench_spec **ret_specs, uint32_t *
 		     char *text);
 const struct bench_spec *bench_spec_find(const struct bench_spec *specs, uint32_t count,
 					 const char *name);
+/* The one for cases that need only one: qwen3-8b, or the first. */
+const struct bench_spec *bench_spec_usual(const struct bench_spec *specs, uint32_t count);
 int bench_shape_create(const struct bench_spec *spec, struct bench_shape *ret_shape, char *text);
 void bench_shape_fini(struct bench_shape *shape);
 
 /* ---- bench_main.c ---- */
 
+struct bench_beside;
 struct bench_busy;
 struct bench_cuda;
-struct bench_product;
 struct bench_report;
+
+/* Kinds of work that may run beside a measurement. */
+enum bench_kind { BENCH_SIDE_8192, BENCH_SIDE_4096, BENCH_CHAIN, BENCH_KINDS };
 
 struct bench_config {
 	bool quick;
@@ -74,9 +79,10 @@ struct bench_config {
 	uint32_t case_count; /* 0: all */
 	struct bench_spec *specs;
 	uint32_t spec_count;
-	struct bench_cuda *cuda;	 /* NULL on the host device */
-	struct bench_product *product;	 /* the model that runs beside; NULL: none here */
-	char product_reason[BENCH_TEXT]; /* why there is none */
+	struct bench_cuda *cuda; /* NULL on the host device */
+	/* Work that runs beside; NULL: there is none of this kind, and why. */
+	struct bench_beside *beside[BENCH_KINDS];
+	char beside_reason[BENCH_KINDS][BENCH_TEXT];
 	struct bench_report *report;
 };
 
@@ -119,7 +125,7 @@ struct bench_plan {
 	uint32_t max_runs;
 	uint64_t max_ns;
 	pid_t manager;		 /* 0: none whose CPU time counts */
-	struct bench_busy *busy; /* NULL, or the model to mark around the timed runs */
+	struct bench_busy *busy; /* NULL, or the work to mark around the timed runs */
 };
 
 uint64_t bench_now_ns(void);

@@ -1,25 +1,26 @@
-/* [E] The model that may run beside a measurement, and what it keeps of its speed. */
+/* [E] What the work beside a measurement keeps of its speed. */
 #ifndef ORBITKV_EXAMPLES_BENCH_BUSY_H
 #define ORBITKV_EXAMPLES_BENCH_BUSY_H
 
-#include "bench.h"
-#include "bench_cuda.h"
+#include "bench_beside.h"
 
 struct bench_busy {
-	struct bench_product *product; /* NULL: an idle GPU, or none */
-	double before;		       /* TFLOP/s alone, just before and just after */
-	double after;
-	struct bench_product_mark from;
-	struct bench_product_mark to;
+	struct bench_beside *beside; /* NULL: an idle GPU, or none */
+	struct bench_beside_mark from;
+	double before_ns; /* of a unit alone, just before and just after */
+	double after_ns;
+	double beside_ns; /* and during what is measured */
+	uint64_t units;	  /* then */
 };
 
-/* Start the model, when busy, and time it alone. */
-void bench_busy_begin(const struct bench_config *config, bool busy, struct bench_busy *ret_busy);
+/* Start the work, unless it is NULL, and time it alone. */
+void bench_busy_begin(struct bench_beside *beside, struct bench_busy *ret_busy);
 /* The measurement that counts begins, after its preparations, and has ended. */
 void bench_busy_again(struct bench_busy *busy);
 void bench_busy_mark(struct bench_busy *busy);
-void bench_busy_end(struct bench_busy *busy);
-/* Figures of the model, when the measurement saw enough products. */
+/* Stop it. rc, or BENCH_FAILED when that was good and the work was not. */
+int bench_busy_end(struct bench_busy *busy, int rc, char *text);
+/* Figures of the work; what it kept, when the measurement saw enough of it. */
 void bench_busy_report(const struct bench_busy *busy, struct bench_result *result);
 
 #endif

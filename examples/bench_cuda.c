@@ -11,10 +11,7 @@
 #define STREAM_NON_BLOCKING 0x1u
 #define NOT_READY 600
 
-static const struct {
-	const char *name;
-	size_t offset;
-} symbols[] = {
+static const struct bench_symbol symbols[] = {
 	{"cuInit", offsetof(struct bench_cuda_calls, init)},
 	{"cuDriverGetVersion", offsetof(struct bench_cuda_calls, driver_version)},
 	{"cuDeviceGet", offsetof(struct bench_cuda_calls, device_get)},
@@ -42,21 +39,33 @@ static const struct {
 	{"cuEventSynchronize", offsetof(struct bench_cuda_calls, event_synchronize)},
 };
 
+const char *bench_symbols_load(void *library, const struct bench_symbol *wanted, size_t count,
+			       void *ret_calls)
+{
+	for (size_t i = 0; i < count; i++) {
+		void *call = dlsym(library, wanted[i].name);
+
+		if (call == NULL)
+			return wanted[i].name;
+		memcpy((char *)ret_calls + wanted[i].offset, &call, sizeof(call));
+	}
+	return NULL;
+}
+
 static int load(struct bench_cuda *cuda, char *text)
 {
+	const char *missing;
+
 	cuda->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	if (cuda->library == NULL) {
 		snprintf(text, BENCH_TEXT, "no NVIDIA driver: %s", dlerror());
 		return BENCH_SKIPPED;
 	}
-	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-		void *call = dlsym(cuda->library, symbols[i].name);
-
-		if (call == NULL) {
-			snprintf(text, BENCH_TEXT, "the driver lacks %s", symbols[i].name);
-			return BENCH_SKIPPED;
-		}
-		memcpy((char *)&cuda->cu + symbols[i].offset, &call, sizeof(call));
+	missing = bench_symbols_load(cuda->library, symbols, sizeof(symbols) / sizeof(symbols[0]),
+				     &cuda->cu);
+	if (missing != NULL) {
+		snprintf(text, BENCH_TEXT, "the driver lacks %s", missing);
+		return BENCH_SKIPPED;
 	}
 	/* The form of CUDA 13; the one of 12.8 takes one more argument. */
 	void *batch = dlsym(cuda->library, "cuMemcpyBatchAsync_v2");
@@ -65,7 +74,7 @@ static int load(struct bench_cuda *cuda, char *text)
 	return BENCH_OK;
 }
 
-static int said(int result, const char *what, char *text)
+int bench_cuda_said(int result, const char *what, char *text)
 {
 	if (result == 0)
 		return BENCH_OK;
@@ -76,15 +85,16 @@ static int said(int result, const char *what, char *text)
 static int open_context(struct bench_cuda *cuda, char *text)
 {
 	const struct bench_cuda_calls *cu = &cuda->cu;
-	int rc = said(cu->init(0), "cuInit", text);
+	int rc = bench_cuda_said(cu->init(0), "cuInit", text);
 
 	if (rc == BENCH_OK)
-		rc = said(cu->device_get(&cuda->device, 0), "cuDeviceGet", text);
+		rc = bench_cuda_said(cu->device_get(&cuda->device, 0), "cuDeviceGet", text);
 	if (rc == BENCH_OK)
-		rc = said(cu->context_retain(&cuda->context, cuda->device),
-			  "cuDevicePrimaryCtxRetain", text);
+		rc = bench_cuda_said(cu->context_retain(&cuda->context, cuda->device),
+				     "cuDevicePrimaryCtxRetain", text);
 	if (rc == BENCH_OK)
-		rc = said(cu->context_set_current(cuda->context), "cuCtxSetCurrent", text);
+		rc = bench_cuda_said(cu->context_set_current(cuda->context), "cuCtxSetCurrent",
+				     text);
 	if (rc != BENCH_OK)
 		return rc;
 	cu->driver_version(&cuda->driver);
@@ -102,7 +112,7 @@ static int create_streams(struct bench_cuda *cuda, char *text)
 		if (result == 0)
 			result = cu->event_create(&cuda->done[i], EVENT_DISABLE_TIMING);
 	}
-	return said(result, "cuStreamCreate", text);
+	return bench_cuda_said(result, "cuStreamCreate", text);
 }
 
 int bench_cuda_open(struct bench_cuda **ret_cuda, char *text)

@@ -73,6 +73,17 @@ struct bench_cuda {
 	uint32_t layer_events;
 };
 
+struct bench_symbol {
+	const char *name;
+	size_t offset; /* of the pointer to the call */
+};
+
+/* Into ret_calls. The first name that the library lacks, or NULL. */
+const char *bench_symbols_load(void *library, const struct bench_symbol *symbols, size_t count,
+			       void *ret_calls);
+/* BENCH_OK for 0; BENCH_SKIPPED, and who says which CUDA error, in text. */
+int bench_cuda_said(int result, const char *what, char *text);
+
 /* BENCH_SKIPPED with the reason in text (BENCH_TEXT bytes) where there is no GPU. */
 int bench_cuda_open(struct bench_cuda **ret_cuda, char *text);
 void bench_cuda_close(struct bench_cuda *cuda);
@@ -84,26 +95,5 @@ int bench_cuda_poll(struct bench_cuda *cuda, struct CUevent_st *event);
 /* One batched call, where the driver has it. A CUresult. */
 int bench_cuda_batch(struct bench_cuda *cuda, bench_device_address *to, bench_device_address *from,
 		     size_t *sizes, size_t count, struct CUstream_st *stream);
-
-/* ---- bench_product.c: a bf16 matrix product that stands for the model ---- */
-
-struct bench_product;
-
-/* BENCH_SKIPPED with the reason where cuBLAS is not there. Stands still until started. */
-int bench_product_open(struct bench_cuda *cuda, struct bench_product **ret_product, char *text);
-void bench_product_close(struct bench_product *product);
-/* From a thread of its own, one product after the other, a few enqueued ahead. */
-void bench_product_start(struct bench_product *product);
-void bench_product_stop(struct bench_product *product);
-/* False once a product failed: then no mark moves any more. */
-bool bench_product_running(struct bench_product *product);
-/* TFLOP/s between two marks. A mark is the end of the next product. */
-struct bench_product_mark {
-	uint64_t products;
-	uint64_t ns;
-};
-struct bench_product_mark bench_product_mark(struct bench_product *product);
-double bench_product_tflops(const struct bench_product_mark *from,
-			    const struct bench_product_mark *to);
 
 #endif

@@ -43,7 +43,7 @@ static int run_small(void *arg, struct bench_sample *ret_sample, char *text)
 	return rc;
 }
 
-static int time_small(struct small *s, bench_run_fn *run, struct bench_busy *model,
+static int time_small(struct small *s, bench_run_fn *run, struct bench_busy *busy,
 		      struct bench_set *ret_set, char *text)
 {
 	const struct bench_config *config = s->rig->config;
@@ -53,7 +53,7 @@ static int time_small(struct small *s, bench_run_fn *run, struct bench_busy *mod
 				  .max_runs = config->max_runs,
 				  .max_ns = config->set_ns,
 				  .manager = s->rig->manager.pid,
-				  .busy = model};
+				  .busy = busy};
 	int rc;
 
 	memset(ret_set, 0, sizeof(*ret_set));
@@ -66,7 +66,7 @@ static int time_small(struct small *s, bench_run_fn *run, struct bench_busy *mod
 	return rc;
 }
 
-static void label_small(const struct small *s, const char *suite, bool busy,
+static void label_small(const struct small *s, const char *suite, const struct bench_beside *beside,
 			struct bench_result *result)
 {
 	char size[24];
@@ -76,7 +76,7 @@ static void label_small(const struct small *s, const char *suite, bool busy,
 	bench_label(result, "geometry", "%s", s->rig->shape->spec.name);
 	bench_label(result, "fragment", "%s", bench_size_text(s->rig->shape->segment_bytes, size));
 	bench_label(result, "operation", "%s", bench_size_text(s->rows.bytes, size));
-	bench_label(result, "model", "%s", busy ? "busy" : "idle");
+	bench_label(result, "beside", "%s", bench_beside_name(beside));
 }
 
 static void report_stages(const struct bench_set *set, struct bench_result *result)
@@ -95,30 +95,30 @@ static void report_stages(const struct bench_set *set, struct bench_result *resu
 }
 
 /* wait() and poll() of ours, and the bare copies of the same rows. */
-static int measure_latency(struct small *s, bool busy, char *text)
+static int measure_latency(struct small *s, struct bench_beside *beside, char *text)
 {
 	const struct bench_config *config = s->rig->config;
 	struct bench_set sets[3];
 	struct bench_result result;
-	struct bench_busy model;
+	struct bench_busy busy;
 	int rc;
 
 	memset(sets, 0, sizeof(sets));
-	bench_busy_begin(config, busy, &model);
+	bench_busy_begin(beside, &busy);
 	s->poll = false;
-	rc = time_small(s, run_small, &model, &sets[0], text);
+	rc = time_small(s, run_small, &busy, &sets[0], text);
 	s->poll = true;
 	if (rc == BENCH_OK)
-		rc = time_small(s, run_small, &model, &sets[1], text);
+		rc = time_small(s, run_small, &busy, &sets[1], text);
 	if (rc == BENCH_OK)
 		rc = bench_baseline_run(&s->rig->pages, &s->rows, BENCH_RESTORE, BENCH_LOOP,
 					bench_rig_ids(s->rig, s->count), &sets[2], text);
-	bench_busy_end(&model);
+	rc = bench_busy_end(&busy, rc, text);
 	if (rc == BENCH_OK) {
 		double wait = bench_set_us(&sets[0], BENCH_TOTAL, 500);
 		double bare = bench_set_us(&sets[2], BENCH_TOTAL, 500);
 
-		label_small(s, "latency", busy, &result);
+		label_small(s, "latency", beside, &result);
 		bench_figure(&result, BENCH_COLUMN, "wait_us", wait);
 		bench_figure(&result, BENCH_COLUMN, "wait_p99",
 			     bench_set_us(&sets[0], BENCH_TOTAL, 990));
@@ -131,7 +131,7 @@ static int measure_latency(struct small *s, bool busy, char *text)
 			     bench_set_us(&sets[2], BENCH_TOTAL, 990));
 		bench_figure(&result, BENCH_COLUMN, "over_us", wait - bare);
 		report_stages(&sets[0], &result);
-		bench_busy_report(&model, &result);
+		bench_busy_report(&busy, &result);
 		bench_report_add(config->report, &result);
 	}
 	for (int i = 0; i < 3; i++)
@@ -139,11 +139,12 @@ static int measure_latency(struct small *s, bool busy, char *text)
 	return rc;
 }
 
-typedef int small_fn(struct small *s, bool busy, char *text);
+typedef int small_fn(struct small *s, struct bench_beside *beside, char *text);
 
 static int with_rows(struct small *s, uint32_t count, bool tidy, small_fn *fn, char *text)
 {
 	const struct bench_config *config = s->rig->config;
+	struct bench_beside *beside = NULL;
 	int rc;
 
 	s->count = count;
@@ -154,12 +155,14 @@ static int with_rows(struct small *s, uint32_t count, bool tidy, small_fn *fn, c
 		return rc;
 	rc = bench_rows_create(&s->rig->pages, BENCH_RESTORE_HALF, count, s->hold.found.groups,
 			       &s->rows, text);
-	if (rc == BENCH_OK) {
-		rc = fn(s, false, text);
-		if (rc == BENCH_OK && config->busy && config->product != NULL)
-			rc = fn(s, true, text);
-		bench_rows_fini(&s->rows);
-	}
+	if (rc != BENCH_OK)
+		goto undo_hold;
+	do {
+		rc = fn(s, beside, text);
+		beside = bench_beside_next(config, s->rig->shape->spec.name, beside);
+	} while (rc == BENCH_OK && beside != NULL);
+	bench_rows_fini(&s->rows);
+undo_hold:
 	bench_rig_drop(&s->hold);
 	return rc;
 }
@@ -263,26 +266,26 @@ static int run_first(void *arg, struct bench_sample *ret_sample, char *text)
 	return rc;
 }
 
-static int measure_first(struct small *s, bool busy, char *text)
+static int measure_first(struct small *s, struct bench_beside *beside, char *text)
 {
 	const struct bench_config *config = s->rig->config;
 	uint32_t layers = s->rig->shape->layer_count;
 	bool tidy = s->rig->pages.tidy;
 	struct bench_result result;
-	struct bench_busy model;
+	struct bench_busy busy;
 	struct bench_set set;
 	int rc;
 
 	s->first_count = 0;
-	bench_busy_begin(config, busy, &model);
-	rc = time_small(s, run_first, &model, &set, text);
-	bench_busy_end(&model);
+	bench_busy_begin(beside, &busy);
+	rc = time_small(s, run_first, &busy, &set, text);
+	rc = bench_busy_end(&busy, rc, text);
 	if (rc == BENCH_OK) {
 		uint32_t warm = s->first_count - set.count; /* the samples before the set's */
 		double all = bench_set_us(&set, BENCH_TOTAL, 500);
 		double first = bench_percentile_us(s->first_ns + warm, set.count, 500);
 
-		label_small(s, "first-layer", busy, &result);
+		label_small(s, "first-layer", beside, &result);
 		bench_label(&result, "pages", "%s", tidy ? "tidy" : "shuffled");
 		bench_figure(&result, BENCH_COLUMN, "layers", layers);
 		bench_figure(&result, BENCH_COLUMN, "first_us", first);
@@ -292,7 +295,7 @@ static int measure_first(struct small *s, bool busy, char *text)
 		bench_figure(&result, BENCH_COLUMN, "all/layers", all / layers);
 		bench_figure(&result, BENCH_COLUMN, "over_us", first - all / layers);
 		report_stages(&set, &result);
-		bench_busy_report(&model, &result);
+		bench_busy_report(&busy, &result);
 		bench_report_add(config->report, &result);
 	}
 	bench_set_fini(&set);

@@ -1,5 +1,6 @@
 /* [E] orbitkv-bench: options, cases, reports. */
 #include "bench.h"
+#include "bench_beside.h"
 #include "bench_cuda.h"
 
 #include <errno.h>
@@ -18,9 +19,9 @@ static const char usage[] =
 	"memory\n"
 	"(16 with --quick), half of what is free at most.\n"
 	"\n"
-	"  --quick            everything small, under a minute in total\n"
+	"  --quick            everything small, under a minute in total; around three with --busy\n"
 	"  --device KIND      where the pages are: host (default) or cuda\n"
-	"  --busy             each figure also with a model (a bf16 matrix product) running\n"
+	"  --busy             each figure also beside work on the GPU, one kind after the other\n"
 	"  --case NAME        only this case, or this part of it as geometry/tiny; may be "
 	"repeated\n"
 	"  --list             the cases and their parts\n"
@@ -30,6 +31,13 @@ static const char usage[] =
 	"  --runs N           most runs of one timed set\n"
 	"  --json             JSON on the output; the table goes to the error output\n"
 	"  --plot FILE        SVG of rate against fragment size (case fragments)\n"
+	"\n"
+	"Beside, in rows: nothing; 8192 or 4096, bf16 matrix products of that side by cuBLAS;\n"
+	"chain, 200 kernels that do nothing, launched one after the other in one stream. What\n"
+	"the model keeps of its speed is the time of one product, or of one chain from its first\n"
+	"launch until its end is seen (median), alone / beside. With --quick the geometry\n"
+	"qwen3-8b (without it the first one) is measured beside all three, others beside the\n"
+	"first one that is there. The case model is measured beside them without --busy, too.\n"
 	"\n"
 	"Exit status: 0 good, 1 an operation failed or a byte is wrong, 2 usage, 77 no GPU.\n";
 
@@ -44,7 +52,8 @@ static const struct bench_case {
 	{"latency", "one small operation, start to drained", bench_case_latency},
 	{"first-layer", "when the first of many layers may be used", bench_case_first_layer},
 	{"lookups", "1, 32, 1,024 keys; 1, 4, 16 client processes", bench_case_lookups},
-	{"model", "what a matrix product keeps of its speed beside copies", bench_case_model},
+	{"model", "what products and small kernels keep of their speed beside copies",
+	 bench_case_model},
 	{"cpu", "processor time of engine and Manager for a restore", bench_case_cpu},
 	{"arena", "first touch and pinning of host memory", bench_case_arena},
 	{"index", "millions of blocks: publish rate, lookup, memory", bench_case_index},
@@ -217,23 +226,19 @@ static void settle(struct bench_config *config)
 
 static int open_gpu(struct bench_config *config, char *text)
 {
-	int rc;
+	int rc = BENCH_OK;
 
-	snprintf(config->product_reason, sizeof(config->product_reason),
-		 "the model runs on a GPU, and this is the host device");
-	if (config->device != OKV_DEVICE_CUDA)
-		return BENCH_OK;
-	rc = bench_cuda_open(&config->cuda, text);
+	if (config->device == OKV_DEVICE_CUDA)
+		rc = bench_cuda_open(&config->cuda, text);
 	if (rc != BENCH_OK)
 		return rc;
-	if (bench_cuda_events(config->cuda, BENCH_EVENTS) != 0) {
+	if (config->cuda != NULL && bench_cuda_events(config->cuda, BENCH_EVENTS) != 0) {
 		snprintf(text, BENCH_TEXT, "the GPU gives no events");
 		return BENCH_FAILED;
 	}
 	if (!config->busy && !bench_selected(config, "model", NULL))
 		return BENCH_OK;
-	rc = bench_product_open(config->cuda, &config->product, config->product_reason);
-	return rc == BENCH_SKIPPED ? BENCH_OK : rc;
+	return bench_beside_open(config, text);
 }
 
 static void print_machine(const struct bench_config *config)
@@ -249,8 +254,6 @@ static void print_machine(const struct bench_config *config)
 	fprintf(out,
 		"GB/s of 10^9 bytes, start to drained; medians. ratio: to one contiguous copy; "
 		"x_NAME: times as fast.\n");
-	if (config->busy && config->product == NULL)
-		fprintf(out, "--busy: %s\n", config->product_reason);
 }
 
 static int run_cases(struct bench_config *config, char *text)
@@ -260,6 +263,8 @@ static int run_cases(struct bench_config *config, char *text)
 	if (rc != BENCH_OK)
 		return rc;
 	print_machine(config);
+	if (config->busy)
+		bench_beside_report_missing(config, "busy");
 	for (size_t i = 0; i < CASES && rc == BENCH_OK; i++) {
 		if (bench_selected(config, cases[i].name, NULL))
 			rc = cases[i].run(config, text);
@@ -307,7 +312,7 @@ int main(int argc, char **argv)
 		rc = run_cases(&config, text);
 	if (rc != BENCH_OK)
 		complain(text, NULL);
-	bench_product_close(config.product);
+	bench_beside_close(&config);
 	bench_cuda_close(config.cuda);
 	bench_pool_stop();
 	bench_report_fini(&report);

@@ -154,6 +154,13 @@ const struct bench_spec *bench_spec_find(const struct bench_spec *specs, uint32_
 	return NULL;
 }
 
+const struct bench_spec *bench_spec_usual(const struct bench_spec *specs, uint32_t count)
+{
+	const struct bench_spec *spec = bench_spec_find(specs, count, "qwen3-8b");
+
+	return spec != NULL ? spec : &specs[0];
+}
+
 /* Layers of the groups alternate, as in hybrid models, as long as each group has some. */
 static void number_layers(struct bench_shape *shape)
 {

@@ -107,7 +107,7 @@ undo_hold:
 	return rc;
 }
 
-static int time_ours(struct transfer *t, struct bench_busy *model, struct bench_set *ret_set,
+static int time_ours(struct transfer *t, struct bench_busy *busy, struct bench_set *ret_set,
 		     char *text)
 {
 	const struct bench_config *config = t->rig->config;
@@ -118,7 +118,7 @@ static int time_ours(struct transfer *t, struct bench_busy *model, struct bench_
 				  .max_runs = config->max_runs,
 				  .max_ns = config->set_ns,
 				  .manager = t->rig->manager.pid,
-				  .busy = model};
+				  .busy = busy};
 	int rc = BENCH_OK;
 
 	memset(ret_set, 0, sizeof(*ret_set));
@@ -196,13 +196,13 @@ static int report_baselines(struct transfer *t, double ours, struct bench_result
 	return rc;
 }
 
-/* One row of the report, with or without the model beside. */
-static int measure(struct transfer *t, const char *suite, bool busy, char *text)
+/* One row of the report; beside NULL: on an idle GPU. */
+static int measure(struct transfer *t, const char *suite, struct bench_beside *beside, char *text)
 {
 	const struct bench_config *config = t->rig->config;
 	const struct bench_shape *shape = t->rig->shape;
 	struct bench_result result = {.suite = suite};
-	struct bench_busy model;
+	struct bench_busy busy;
 	struct bench_set set;
 	char size[24];
 	double ours;
@@ -213,23 +213,37 @@ static int measure(struct transfer *t, const char *suite, bool busy, char *text)
 	bench_label(&result, "operation", "%s", bench_size_text(bytes_of(t), size));
 	bench_label(&result, "pages", "%s", t->rig->pages.tidy ? "tidy" : "shuffled");
 	bench_label(&result, "direction", "%s", directions[t->direction]);
-	bench_label(&result, "model", "%s", busy ? "busy" : "idle");
-	bench_busy_begin(config, busy, &model);
-	rc = time_ours(t, &model, &set, text);
+	bench_label(&result, "beside", "%s", bench_beside_name(beside));
+	bench_busy_begin(beside, &busy);
+	rc = time_ours(t, &busy, &set, text);
 	ours = bench_set_gbps(&set);
 	bench_figure(&result, BENCH_COLUMN, "GB/s", ours);
 	if (rc == BENCH_OK)
 		rc = report_baselines(t, ours, &result, text);
-	bench_busy_end(&model);
+	rc = bench_busy_end(&busy, rc, text);
 	if (rc == BENCH_OK) {
 		bench_figure(&result, BENCH_HIDDEN, "fragment_bytes", (double)shape->segment_bytes);
 		bench_figure(&result, BENCH_HIDDEN, "blocks", t->count);
 		bench_figure(&result, BENCH_HIDDEN, "bytes", (double)bytes_of(t));
 		report_ours(&set, t->direction != BENCH_BOTH, &result);
-		bench_busy_report(&model, &result);
+		bench_busy_report(&busy, &result);
 		bench_report_add(config->report, &result);
 	}
 	bench_set_fini(&set);
+	return rc;
+}
+
+/* On an idle GPU, then beside each kind of work. */
+static int measure_each(struct transfer *t, const char *suite, char *text)
+{
+	const struct bench_config *config = t->rig->config;
+	struct bench_beside *beside = NULL;
+	int rc;
+
+	do {
+		rc = measure(t, suite, beside, text);
+		beside = bench_beside_next(config, t->rig->shape->spec.name, beside);
+	} while (rc == BENCH_OK && beside != NULL);
 	return rc;
 }
 
@@ -249,9 +263,7 @@ static int transfer(struct bench_rig *rig, const struct bench_hold *hold, uint32
 		if ((work->directions & 1u << d) == 0)
 			continue;
 		t.direction = (enum bench_direction)d;
-		rc = measure(&t, work->suite, false, text);
-		if (rc == BENCH_OK && rig->config->busy && rig->config->product != NULL)
-			rc = measure(&t, work->suite, true, text);
+		rc = measure_each(&t, work->suite, text);
 	}
 	bench_rows_fini(&t.in);
 	bench_rows_fini(&t.out);
@@ -427,8 +439,7 @@ int bench_case_fragments(const struct bench_config *config, char *text)
 
 int bench_case_cpu(const struct bench_config *config, char *text)
 {
-	const struct bench_spec *spec =
-		bench_spec_find(config->specs, config->spec_count, "qwen3-8b");
+	const struct bench_spec *spec = bench_spec_usual(config->specs, config->spec_count);
 	struct work work = {.suite = "cpu",
 			    .sizes = {0, config->quick ? quick_bytes(config) : 1ull << 30},
 			    .size_count = 2,
@@ -436,13 +447,12 @@ int bench_case_cpu(const struct bench_config *config, char *text)
 			    .tidy = true,
 			    .shuffled = true};
 
-	return run_work(config, spec != NULL ? spec : &config->specs[0], &work, text);
+	return run_work(config, spec, &work, text);
 }
 
 int bench_case_model(const struct bench_config *config, char *text)
 {
-	const struct bench_spec *spec =
-		bench_spec_find(config->specs, config->spec_count, "qwen3-8b");
+	const struct bench_spec *spec = bench_spec_usual(config->specs, config->spec_count);
 	struct bench_config local = *config;
 	struct work work = {.suite = "model",
 			    .sizes = {256ull << 20},
@@ -451,12 +461,17 @@ int bench_case_model(const struct bench_config *config, char *text)
 			    .tidy = true,
 			    .shuffled = true};
 
-	if (config->product == NULL) {
-		bench_report_skip(config->report, "model", config->product_reason);
-		return BENCH_OK;
-	}
+	bench_beside_report_missing(config, "model");
 	local.busy = true;
+	if (bench_beside_next(&local, spec->name, NULL) == NULL)
+		return BENCH_OK;
+	/* Three kinds of work within what --quick may take. */
+	if (config->quick) {
+		work.sizes[0] = 128ull << 20;
+		work.directions = 1u << BENCH_RESTORE | 1u << BENCH_PUBLISH;
+		work.tidy = false;
+	}
 	local.max_runs = UINT32_MAX;
 	local.set_ns = config->quick ? 60000000u : 250000000u;
-	return run_work(&local, spec != NULL ? spec : &config->specs[0], &work, text);
+	return run_work(&local, spec, &work, text);
 }
