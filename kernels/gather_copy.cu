@@ -103,6 +103,76 @@ template <int LANES> static __device__ uint32_t group_mask()
 	return 0xffffffffu >> (32 - LANES) << (threadIdx.x % 32 / LANES * LANES);
 }
 
+static __device__ uint64_t now_ns()
+{
+	uint64_t ns;
+	asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+	return ns;
+}
+
+/* When a group may begin its next piece, in units of pace from start_ns on. Its leader's. */
+struct schedule {
+	uint64_t start_ns;
+	uint64_t due;
+};
+
+/* What a group writes at once is a line more where it begins within one. */
+template <int LANES> static __device__ uint32_t half_lines(const piece &p)
+{
+	uint32_t within = (uint32_t)(p.host % OKI_GATHER_LINE);
+	uint32_t lines = (within + p.bytes - 1) / OKI_GATHER_LINE + 1;
+	if (within)
+		lines += p.bytes / (LANES * (uint32_t)sizeof(uint4));
+	return 2 * lines + 1;
+}
+
+/* The pace of this moment. One group looks into the host's memory for all. */
+static __device__ uint32_t pace_now(const oki_gather &g, bool looks)
+{
+	if (!g.beside)
+		return g.pace;
+	if (looks)
+		*(volatile uint32_t *)g.beside = *(const volatile uint32_t *)g.restores;
+	return *(const volatile uint32_t *)g.beside ? g.beside_pace : g.pace;
+}
+
+/* Groups begin one after the other, or all would write at once, when the launch before is through.
+ */
+template <int LANES>
+static __device__ schedule begin(const oki_gather &g, uint32_t group, const piece &first)
+{
+	uint32_t groups = gridDim.x * blockDim.x / LANES;
+	uint64_t now = now_ns(), start = now;
+	if (g.until_before) {
+		uint64_t until = *(const volatile uint64_t *)g.until_before;
+		start = until > now ? until : now;
+	}
+	if (g.until && group == 0)
+		*(volatile uint64_t *)g.until = start + g.lasts_ns;
+	uint64_t first_takes = (uint64_t)half_lines<LANES>(first) * g.pace;
+	return {now, (start - now) * OKI_GATHER_PACE + first_takes * group / groups};
+}
+
+/* One that was held up makes up for a few pieces at most. */
+#define BEHIND_MAX 2
+
+template <int LANES>
+static __device__ void keep_pace(const oki_gather &g, const piece &p, schedule &s, uint32_t thread)
+{
+	if (thread % LANES == 0) {
+		uint64_t takes = (uint64_t)half_lines<LANES>(p) * pace_now(g, thread == 0);
+		uint64_t now = (now_ns() - s.start_ns) * OKI_GATHER_PACE;
+		if (s.due + BEHIND_MAX * takes < now)
+			s.due = now - BEHIND_MAX * takes;
+		while (now < s.due) {
+			__nanosleep(100);
+			now = (now_ns() - s.start_ns) * OKI_GATHER_PACE;
+		}
+		s.due += takes;
+	}
+	__syncwarp(group_mask<LANES>());
+}
+
 /* One ticket ahead of its use, for the lane that leads: an atomic under load takes microseconds. */
 static __device__ uint32_t draw(const oki_gather &g, uint32_t lane)
 {
@@ -166,6 +236,9 @@ template <int LANES> static __device__ void gather(const oki_gather &g)
 	uint32_t passed = 0;
 	bool counts = g.counters && lane == 0;
 	bool more = find_piece(g, at, now);
+	schedule times = {};
+	if (g.pace && more && lane == 0)
+		times = begin<LANES>(g, thread / LANES, now);
 	for (;;) {
 		if (counts && at.unit >= g.early) {
 			atomicAdd(g.counters, 1u);
@@ -176,6 +249,8 @@ template <int LANES> static __device__ void gather(const oki_gather &g)
 			break;
 		at.unit = next_unit<LANES>(g, at.unit, ticket, lane);
 		more = find_piece(g, at, next);
+		if (g.pace)
+			keep_pace<LANES>(g, now, times, thread);
 		if (g.to_pages)
 			copy_piece<LANES>(now.page, now.host, now.bytes, lane, g.loads);
 		else

@@ -16,6 +16,11 @@
 #define OKI_GATHER_PIECE 512u
 /* Loads that a lane has on their way at most. */
 #define OKI_GATHER_LOADS 4u
+/* What goes to the host goes in lines of so many bytes, each with a header of its own. A piece
+ * takes as long as its lines, and half a one. */
+#define OKI_GATHER_LINE 128u
+/* Units of `pace` in a nanosecond. */
+#define OKI_GATHER_PACE 1024u
 
 /* One page of one block: the same for every layer and segment of its group. */
 struct oki_gather_row {
@@ -49,11 +54,13 @@ struct oki_gather_column {
  * the last one shorter, numbered column after column. A group of lanes takes one piece at a time:
  * first the one of its own number, then the next one that nobody has, by a ticket, so that no group
  * falls behind and a column ends soon after its last piece was taken. Together they draw as many
- * tickets as there are pieces and groups. Without tickets they take turns. Counted is, once each,
- *   a group in counters[0] when its next piece is number `early` or a later one, so that the next
- *   launch can start while this one ends;
- *   a block in counters[signal] when the share that its groups have of that column and of all
- *   before it is written: once all blocks are, whoever sees the count sees the bytes.
+ * tickets as there are pieces and groups. Without tickets they take turns. With a pace, a group
+ * begins a piece no sooner than `pace` for each line of the one before after that was due, so that
+ * all of them together write no faster than they are told to. Counted is, once each, a group in
+ * counters[0] when its next piece is number `early` or a later one, so that the next launch can
+ * start while this one ends; a block in counters[signal] when the share that its groups have of
+ * that column and of all before it is written: once all blocks are, whoever sees the count sees the
+ * bytes.
  */
 struct oki_gather {
 	uint32_t *counters; /* or NULL: nothing is counted */
@@ -64,6 +71,17 @@ struct oki_gather {
 	uint32_t to_pages; /* else to blocks */
 	uint32_t early;
 	uint32_t first_ticket; /* what tickets holds before this launch takes one */
+	uint32_t pace;	       /* of a group, for half a line; 0: as fast as it can */
+	uint32_t beside_pace;  /* while restores are on their way */
+	uint32_t lasts_ns;     /* all of it at `pace` */
+	/* Restores on their way, in host memory; the first group looks now and then, and tells all
+	 * others of the launch here. Or NULL: `pace` throughout. */
+	const uint32_t *restores;
+	uint32_t *beside;
+	/* When this launch will be through, by the GPU's clock, which it says as it begins; and the
+	 * same of the launch before, which may still be there. Or NULL. */
+	uint64_t *until;
+	const uint64_t *until_before;
 	struct oki_gather_table tables[OKI_GATHER_TABLES];
 	struct oki_gather_row few[OKI_GATHER_INLINE_ROWS];
 	struct oki_gather_column columns[OKI_GATHER_COLUMNS];

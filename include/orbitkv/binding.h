@@ -100,7 +100,7 @@ enum okv_device_kind {
 
 /** Who moves the bytes of a CUDA binding. */
 enum okv_copy_path {
-	OKV_COPY_AUTO = 0,   /* whichever is faster for a plan, by what is measured */
+	OKV_COPY_AUTO = 0,   /* what suits a copy, by its rows and by what runs beside */
 	OKV_COPY_DMA = 1,    /* copy engines alone: no SM is ever used */
 	OKV_COPY_KERNEL = 2, /* a kernel on copy_sms SMs alone */
 };
@@ -141,10 +141,10 @@ struct okv_binding_options {
 	uint32_t layer_count;  /* of all groups, group after group, each in schema order */
 	uint32_t copy_threads; /* host device; 0: one per CPU, at most 8 */
 	const struct okv_layer *layers;
-	/* CUDA: enum okv_copy_path, and SMs that one copy kernel may use (0: 4, at most 64; beside
-	 * a restore a publish uses a quarter of them). A publish leaves an eighth of the link free
-	 * on however many, since the launches of a model wait on a full one. The environment's
-	 * ORBITKV_COPY=auto|dma|kernel and ORBITKV_COPY_SMS=N go before both. */
+	/* CUDA: enum okv_copy_path, and SMs that one copy kernel may use (0: 4, at most 64). On
+	 * however many, a publish writes 0.93 of what a copy engine moves at most, since the
+	 * launches of a model wait on a full link, and 0.74 while this binding restores. The
+	 * environment's ORBITKV_COPY=auto|dma|kernel and ORBITKV_COPY_SMS=N go before both. */
 	uint32_t copy_path;
 	uint32_t copy_sms;
 };

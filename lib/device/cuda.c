@@ -103,10 +103,14 @@ static int prepare(struct oki_device *device, const struct oki_log *log, struct 
 {
 	int least = 0;
 	struct okv_error why;
-	for (int d = 0; d < 2; d++)
-		device->rates[d] = oki_cuda_default_rates;
+	device->link[0] = device->link[1] = OKI_CUDA_LEAST_LINK;
+	device->restores = &device->own_restores;
 	if (device->api->priority_range(&least, &device->priority) != CUDA_SUCCESS)
 		device->priority = 0;
+	oki_cuda_link_measure(device);
+	oki_log(log, OKV_LOG_DEBUG, "GPU %d, %u SMs: link %.1f GB/s to the GPU, %.1f from it",
+		device->index, device->sms, device->link[OKI_TO_PAGES],
+		device->link[OKI_TO_BLOCKS]);
 	if (device->path == OKV_COPY_DMA)
 		return 0;
 	int rc = oki_cuda_kernel_load(device, &why);
@@ -120,21 +124,12 @@ static int prepare(struct oki_device *device, const struct oki_log *log, struct 
 		oki_log(log, OKV_LOG_INFO, "copy engines only: %s", why.text);
 		return 0;
 	}
-	/* Who has no choice needs to know the link all the same. */
-	oki_cuda_measure(device);
-	oki_cuda_rates_of_publish(&device->rates[OKI_TO_BLOCKS]);
 	if (device->path == OKV_COPY_KERNEL)
 		return 0;
 	oki_cuda_probe_init(device);
 	if (!device->probe.works)
-		oki_log(log, OKV_LOG_DEBUG, "GPU %d: nothing says how long kernels wait for SMs",
+		oki_log(log, OKV_LOG_DEBUG, "GPU %d: nothing says whether kernels wait for SMs",
 			device->index);
-	for (int d = 0; d < 2; d++) {
-		char text[256];
-		oki_cuda_rates_print(&device->rates[d], text, sizeof(text));
-		oki_log(log, OKV_LOG_DEBUG, "GPU %d, %u SMs, %s: %s", device->index, device->sms,
-			d == OKI_TO_PAGES ? "restore" : "publish", text);
-	}
 	return 0;
 }
 
@@ -390,8 +385,10 @@ static void cuda_mark_destroy(struct oki_mark *mark)
 	free(mark);
 }
 
+/* A piece or the operation ends here: by then something else may run beside. */
 static int cuda_record(struct oki_stream *stream, struct oki_mark *mark, struct okv_error *err)
 {
+	stream->chosen = false;
 	return cuda_record_event(stream, mark->event, err);
 }
 
@@ -412,7 +409,7 @@ static int cuda_query(struct oki_mark *mark, struct okv_error *err)
 	if (result == CUDA_SUCCESS) {
 		result = mark->device->api->event_query(mark->event);
 		if (result == CUDA_ERROR_NOT_READY && mark->device->probe.works)
-			oki_cuda_probe_launch(mark->device, oki_now_ns());
+			oki_cuda_probe_look(mark->device, oki_now_ns());
 		oki_cuda_leave(&scope);
 	}
 	if (result == CUDA_SUCCESS)

@@ -8,7 +8,7 @@
 #define CHUNK_BYTES (64u << 10)
 /* In front of a stream's first chunk: what its counters begin with. */
 #define ZERO_BYTES 1024u
-static_assert(sizeof(((struct oki_stream *)0)->counts) <= ZERO_BYTES, "counters");
+static_assert(OKI_CUDA_COUNTER_BYTES <= ZERO_BYTES, "counters");
 
 static struct oki_cuda_chunk *chunk_new(struct oki_stream *stream, uint64_t bytes,
 					CUresult *ret_result)
@@ -47,7 +47,7 @@ CUresult oki_cuda_chunks_init(struct oki_stream *stream)
 	struct oki_cuda_chunk *chunk = chunk_new(stream, ZERO_BYTES + CHUNK_BYTES, &result);
 	if (!chunk || !api->stream_wait_value || atomic_load(&stream->device->no_value_waits))
 		return result;
-	const size_t bytes = sizeof(stream->counts);
+	const size_t bytes = OKI_CUDA_COUNTER_BYTES;
 	result = api->memory_alloc(&stream->counter_memory, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;

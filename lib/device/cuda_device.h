@@ -6,7 +6,6 @@
 #include <stdatomic.h>
 
 #include "device/cuda_api.h"
-#include "device/cuda_rates.h"
 #include "device/device.h"
 #include "kernels/gather_copy.h"
 
@@ -30,15 +29,18 @@ struct oki_cuda_tensor {
 	uint64_t from, to;
 };
 
-/* A kernel that does nothing, to see how long it waits for an SM. The worker's. */
+/* A kernel that does nothing, to see whether it waits for an SM. The worker's. */
+#define OKI_CUDA_LOOKS 8u
+#define OKI_CUDA_LOOKS_HELD 3u /* so many of them waited: SMs are held */
 struct oki_cuda_probe {
 	CUstream stream;
 	CUevent from, to; /* with times */
 	bool works;
 	bool out;  /* launched, and nobody has seen its end */
 	bool lost; /* launched, and nobody ever will */
-	uint64_t launched_ns, call_ns;
-	double wait_ns, last_ns; /* of the last two, the longer and the latest */
+	uint64_t launched_ns, asked_ns, call_ns;
+	uint32_t looks;		      /* so far */
+	double waits[OKI_CUDA_LOOKS]; /* of the last ones; 0: it found an SM at once */
 };
 
 /* Events of callers that were looked at, by a hash of their handles. One that is not kept costs a
@@ -54,18 +56,20 @@ struct oki_device {
 	uint32_t sms;
 	int priority; /* of our streams: the highest */
 	CUmodule module;
-	CUfunction gather[3];		/* for 8, 16 and 32 lanes; NULL: no kernel */
-	struct oki_cuda_rates rates[2]; /* by direction */
-	struct oki_cuda_reach *reach;	/* owned; changed only while nothing is copied */
+	CUfunction gather[3];	      /* for 8, 16 and 32 lanes; NULL: no kernel */
+	double link[2];		      /* by direction: bytes per ns of one long copy */
+	struct oki_cuda_reach *reach; /* owned; changed only while nothing is copied */
 	uint32_t reach_count;
 	bool in_pieces;	    /* some arena in reach has several */
 	uint64_t pin_limit; /* longest registration; what is longer goes in pieces */
 	struct oki_cuda_tensor tensors[OKI_CUDA_TENSORS]; /* changed as reach is */
 	uint32_t tensor_count;
 	_Atomic uintptr_t events[1u << OKI_CUDA_EVENT_BITS];
-	/* By direction: bytes that streams have given to engines, and streams that copy. */
-	_Atomic uint64_t copying[2];
-	_Atomic uint32_t active[2];
+	_Atomic uint64_t copying[2]; /* by direction: bytes that streams have given to engines */
+	/* Streams that restore: where the GPU sees it, or in own_restores. */
+	_Atomic uint32_t *restores;
+	CUdeviceptr restores_at; /* 0: the GPU does not see it */
+	_Atomic uint32_t own_restores;
 	struct oki_cuda_probe probe;
 	_Atomic bool no_value_waits; /* the driver refused one */
 };
@@ -87,6 +91,12 @@ struct oki_cuda_chunk {
 #define OKI_CUDA_SIGNAL(kernel) (1u + (kernel) % 2 * OKI_CUDA_SIGNALS)
 #define OKI_CUDA_TICKETS(kernel) (1u + 2 * OKI_CUDA_SIGNALS + (kernel) % 2)
 #define OKI_CUDA_COUNTERS (1u + 2 * OKI_CUDA_SIGNALS + 2)
+/* Behind the counters: whether restores are on their way, and when even and odd kernels will be
+ * through, as they say when they begin. */
+#define OKI_CUDA_BESIDE OKI_CUDA_COUNTERS
+#define OKI_CUDA_UNTIL(kernel) (OKI_CUDA_COUNTERS + 1 + 2 * ((kernel) % 2))
+#define OKI_CUDA_COUNTER_BYTES ((OKI_CUDA_COUNTERS + 1 + 2 * 2) * sizeof(uint32_t))
+static_assert((OKI_CUDA_COUNTERS + 1) % 2 == 0, "64-bit words");
 
 /* A point in a kernel's work: the layers before `end` are copied when the counter reaches count. */
 struct oki_cuda_signal {
@@ -104,16 +114,15 @@ struct oki_cuda_pending {
 };
 
 /*
- * `stream` has what an operation starts with, every other kernel, and marks as long as nothing is
- * in the other ones. These start after a point in it (fork), or wait for its kernels:
- *   side     layer events of a kernel, each behind a wait for the layer's counter, so that one
- *            kernel copies many layers and each is ready as soon as it can be; copies by engines
- *            beside kernels; and marks behind all, for which no kernel needs to wait;
- *   lane     the other kernels. Each one starts when the one before it has begun its last pieces,
- *            or at once if that is a short one, so that a model's blocks never get the SMs between
- *            two of them, and when the one before that has ended, so that never three are there.
- * A GPU has few queues for the streams of a process, 8 unless it is told otherwise, and a stream
- * that waits keeps one from all others: an operation takes three at most.
+ * `stream` has what an operation starts with, copies by engines, every other kernel, and marks as
+ * long as nothing is in the other ones. These start after a point in it (fork), or wait for its
+ * kernels: side     layer events of a kernel, each behind a wait for the layer's counter, so that
+ * one kernel copies many layers and each is ready as soon as it can be; and marks behind all, for
+ * which no kernel needs to wait; lane     the other kernels. Each one starts when the one before it
+ * has begun its last pieces, or at once if that is a short one, so that a model's blocks never get
+ * the SMs between two of them, and when the one before that has ended, so that never three are
+ * there. A GPU has few queues for the streams of a process, 8 unless it is told otherwise, and a
+ * stream that waits keeps one from all others: an operation takes three at most.
  */
 struct oki_stream {
 	struct oki_device *device;
@@ -131,10 +140,11 @@ struct oki_stream {
 	bool gate;	    /* the next kernel waits for counts[0]: the last one is no short one */
 	uint32_t stretches; /* copied since it was recycled */
 	struct oki_cuda_pending pending;
-	enum oki_cuda_way way; /* of the last one */
-	/* Since it was recycled, by direction: bytes given to engines, and whether it copies. */
+	bool chosen; /* by_kernel holds until the piece ends or there are other runs */
+	bool by_kernel;
+	/* Since it was recycled: bytes given to engines, by direction, and whether it restores. */
 	uint64_t copying[2];
-	bool active[2];
+	bool restores;
 	struct oki_cuda_chunk *chunks;
 	struct oki_cuda_plan *plans; /* of this stream's runs until it is recycled */
 };
@@ -188,6 +198,10 @@ bool oki_cuda_straddles(const struct oki_device *device, const uint8_t *host, ui
  */
 int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t bytes,
 			 struct okv_error *err);
+static inline bool oki_cuda_is_in(const struct oki_cuda_tensor *tensor, const void *at)
+{
+	return (uintptr_t)at >= tensor->from && (uintptr_t)at < tensor->to;
+}
 /* The allocation with this address that was found when memory was checked, or NULL. */
 const struct oki_cuda_tensor *oki_cuda_tensor_of(const struct oki_device *device, const void *at);
 
@@ -213,21 +227,21 @@ struct oki_cuda_queue {
 /* Queue layers with as few operations as the rows allow. spans: one operation may span so many
  * layers from the first one on, then so many from the next one on, and so forth; NULL: no two.
  * Inside a scope. */
-int oki_cuda_copy(const struct oki_cuda_api *api, const struct oki_cuda_rates *rates,
-		  const struct oki_cuda_queue *queue, const struct oki_layer_map *const *maps,
-		  uint32_t map_count, const uint32_t *spans, const struct oki_run *runs,
-		  uint32_t run_count, struct okv_error *err);
-/* Runs of up to so many blocks, of one shape, cost the same whatever their pitch: there are many of
- * them, and they are not priced one by one. */
-#define OKI_CUDA_FEW_BLOCKS 8u
-/* How long that takes for one run of one layer among others; map has its segments joined if the
- * run allows it. */
-double oki_cuda_copy_ns(const struct oki_cuda_rates *rates, bool batch,
-			const struct oki_layer_map *map, const struct oki_run *run);
-/* And for one run of layers that lie in one allocation. */
-double oki_cuda_stack_ns(const struct oki_cuda_rates *rates, bool batch,
-			 const struct oki_layer_map *const *maps, uint32_t map_count,
-			 const struct oki_run *run);
+int oki_cuda_copy(const struct oki_device *device, const struct oki_cuda_queue *queue,
+		  const struct oki_layer_map *const *maps, uint32_t map_count,
+		  const uint32_t *spans, const struct oki_run *runs, uint32_t run_count,
+		  struct okv_error *err);
+
+/* What copy engines have to do: operations and entries of batched calls, and rows that touch on
+ * both sides count as one. */
+struct oki_cuda_work {
+	uint64_t bytes, rows, operations;
+};
+/* Add that of one run, in all of these layers if operations span them, else in the first one. They
+ * may be spanned. */
+void oki_cuda_count(const struct oki_device *device, enum oki_direction direction,
+		    const struct oki_layer_map *const *maps, uint32_t map_count,
+		    const struct oki_run *run, struct oki_cuda_work *sum);
 
 /* ---- the kernel ---- */
 
@@ -242,6 +256,8 @@ static_assert(OKI_GATHER_TABLES >= OKV_MAX_GROUPS, "a table for each group");
 
 /* Load the image and make every entry point resident. OKV_E_UNSUPPORTED: no kernel for this GPU. */
 int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err);
+/* A stream begins to restore, or is done. */
+void oki_cuda_restores(struct oki_stream *stream, bool restores);
 void oki_cuda_kernel_unload(struct oki_device *device);
 
 uint64_t oki_cuda_table_rows(const struct oki_run *runs, uint32_t run_count);
@@ -249,10 +265,11 @@ uint64_t oki_cuda_table_rows(const struct oki_run *runs, uint32_t run_count);
 void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *runs,
 			 uint32_t run_count, uint64_t row_count, struct oki_gather_row *ret_rows);
 
-/* Who copies in one launch. */
-struct oki_cuda_crew {
-	uint32_t sms; /* as many blocks */
-	double link;  /* of this direction, bytes per ns */
+/* What one launch may use. */
+struct oki_cuda_budget {
+	uint32_t sms;	    /* as many blocks */
+	double rate;	    /* bytes per ns that all of them write at most; 0: no limit */
+	double beside_rate; /* while restores are on their way */
 };
 
 struct oki_cuda_launch {
@@ -268,17 +285,17 @@ struct oki_cuda_launch {
 
 /*
  * A launch for the layers from `first` on, tables[i] with the rows of layer i, as many as there is
- * room for: at least one. Settles how rows are cut for the crew, the lanes per group and the
- * blocks.
+ * room for: at least one. Settles how rows are cut, the lanes per group, the blocks and their pace.
  */
 void oki_cuda_launch_fill(const struct oki_cuda_table *const *tables, enum oki_direction direction,
 			  const struct oki_layer_map *const *maps, uint32_t first,
-			  uint32_t map_count, const struct oki_cuda_crew *crew,
+			  uint32_t map_count, const struct oki_cuda_budget *budget,
 			  struct oki_cuda_launch *ret_launch);
 CUresult oki_cuda_launch(struct oki_device *device, CUstream stream,
 			 struct oki_cuda_launch *launch);
-/* SMs that a kernel of this direction may use now. */
-uint32_t oki_cuda_sms(const struct oki_device *device, enum oki_direction direction);
+/* What a kernel of this direction may use now. */
+struct oki_cuda_budget oki_cuda_budget(const struct oki_device *device,
+				       enum oki_direction direction);
 /*
  * Queue the kernel for layers, tables[i] with the rows of layer i, with a signal at each end of a
  * stretch: ends[i] says whether one ends after layer i. Every launch's last layer is such an end
@@ -303,12 +320,22 @@ CUresult oki_cuda_record(struct oki_stream *stream, CUevent event);
 void oki_cuda_probe_init(struct oki_device *device);
 /* False: its kernel has not ended, and the module must stay. */
 bool oki_cuda_probe_fini(struct oki_device *device);
-/* Where the worker has time: if the last look is some time ago. Inside a scope. */
-void oki_cuda_probe_launch(struct oki_device *device, uint64_t now_ns);
-/* How long a kernel waits for an SM, by all that is known. Inside a scope. */
-double oki_cuda_probe_wait(struct oki_device *device, uint64_t now_ns);
+/* Where the worker has time: launch one or ask for its end, if it is time for that. Inside a
+ * scope. */
+void oki_cuda_probe_look(struct oki_device *device, uint64_t now_ns);
+/* How long a kernel may wait for an SM, in ns; 0: not at all. By what the last looks found. */
+double oki_cuda_probe_wait(const struct oki_cuda_probe *probe);
 
 /* ---- choosing ---- */
+
+/* What else goes on. */
+struct oki_cuda_beside {
+	bool batch;	   /* the driver has batched calls */
+	double wait_ns;	   /* a kernel may wait so long for an SM; 0: SMs are free */
+	bool engines_busy; /* they have copies of other streams to do first */
+};
+/* Should copy engines take it, and not the kernel? */
+bool oki_cuda_suits_engines(const struct oki_cuda_work *work, const struct oki_cuda_beside *beside);
 
 /* Some runs of one operation, worked out with its first layer. */
 struct oki_cuda_plan;
@@ -319,34 +346,18 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 uint64_t oki_cuda_plan_rows(const struct oki_cuda_plan *plan);
 /* Forget all plans; nothing queued uses them any more. */
 void oki_cuda_plans_forget(struct oki_stream *stream);
-/*
- * Settle the way of plans that have none: the fastest one by prediction for all layers that follow
- * such plans, plans[i] being that of layer i. Where that is the first one of its plan, a stretch
- * from there on has together[i] layers of it. The choice holds for all other layers of these plans.
- * BOTH only if there are runs of both kinds, in one plan or in two.
- */
-void oki_cuda_plan_choose(struct oki_stream *stream, enum oki_direction direction,
-			  struct oki_cuda_plan *const *plans,
-			  const struct oki_layer_map *const *maps, uint32_t map_count,
-			  const uint32_t *together);
-/* NULL, which needs no memory: DMA. */
-enum oki_cuda_way oki_cuda_plan_way(const struct oki_cuda_plan *plan);
+/* Add what copy engines have to do for layers of the plan, of which they may take the first
+ * `together` at once. By some of its runs: about right. */
+void oki_cuda_plan_work(const struct oki_stream *stream, enum oki_direction direction,
+			const struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
+			uint32_t map_count, uint32_t together, struct oki_cuda_work *sum);
 /* So many layers from the first one on lie in one allocation, at one distance: one operation may
  * span them. */
 uint32_t oki_cuda_stackable(const struct oki_device *device,
 			    const struct oki_layer_map *const *maps, uint32_t map_count);
-/* Once for a plan, after a kernel of it: let the side stream follow all that was queued before the
- * plan was made. */
-CUresult oki_cuda_plan_fork(struct oki_stream *stream, struct oki_cuda_plan *plan);
-/* Rows for the kernel: all of them, or where the way is BOTH those that do not suit copy engines.
- * Up to `few` of them need no memory of the GPU's. */
+/* Rows for the kernel. Up to `few` of them need no memory of the GPU's. */
 CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, uint32_t few,
 			     const struct oki_cuda_table **ret_table);
-/* The rows that it has. */
-uint64_t oki_cuda_plan_kernel_rows(const struct oki_cuda_plan *plan);
-/* The runs that go by copy engines beside the kernel, and how many rows they have. */
-uint32_t oki_cuda_plan_long(const struct oki_cuda_plan *plan, const struct oki_run **ret_runs,
-			    uint64_t *ret_rows);
 /* Does a block, up to these layers, lie in two pieces of an arena? The GPU may see those at
  * unrelated places, and the kernel is told one. */
 bool oki_cuda_plan_straddles(const struct oki_device *device, struct oki_cuda_plan *plan,
@@ -364,9 +375,11 @@ void oki_cuda_chunks_empty(struct oki_stream *stream);
 CUresult oki_cuda_chunk_take(struct oki_stream *stream, uint64_t bytes, void **ret_host,
 			     CUdeviceptr *ret_device);
 
-/* Measure device->rates, or take what this process measured before. No figure is
- * begun after so long; what was not measured by then keeps its default. */
-#define OKI_CUDA_MEASURE_NS 80000000u
-void oki_cuda_measure(struct oki_device *device);
+/* Of a link whose rate nobody measured: PCIe 4, and no link is taken for slower, as one that was
+ * found to be had others on it at that moment. */
+#define OKI_CUDA_LEAST_LINK 24.0
+/* Measure device->link, or take what this process measured before. After 40 ms no further copy of a
+ * direction is begun. */
+void oki_cuda_link_measure(struct oki_device *device);
 
 #endif

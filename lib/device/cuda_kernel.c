@@ -21,29 +21,48 @@ static_assert(sizeof(struct oki_gather) <= 4096, "a launch");
 #define FLIGHT_BYTES (128u << 10)
 #define WORD_BYTES 16u
 #define WARP 32u
+/* Of a publish: pages are near. */
+#define PUBLISH_LOADS 2u
 
 /*
- * What a publish writes must leave gaps: whatever the GPU reads from the host, a model's launches
- * among it, waits for one, and on a full link as long as the publish lasts. A lane loads, stores
- * and begins anew in so many ns, and takes as long as two such rounds from one piece to the next;
- * with these figures, measured, what it has on its way fills seven eighths of the link.
+ * Whatever the GPU reads from the host, a model's launches among it, waits behind what a kernel has
+ * written there, and on a full link that is for as long as the publish lasts. SMs fill a link with
+ * 0.95 of what a copy engine moves, as their writes are shorter; with a part of that less nothing
+ * waits. While a restore is on its way, whose requests are such reads, a publish takes less.
  */
-#define PUBLISH_ROUND_NS 390.0
-#define PIECE_ROUNDS 2u
-#define PUBLISH_LOADS 2u
-/* Each cache line goes to the host on its own, behind a header of PCIe. */
-#define LINE_BYTES 128u
-#define HEADER_BYTES 24.0
-/* Bytes per ns: one SM alone writes no faster. */
-#define ONE_SM_RATE 40.0
-/* PCIe 4: a link that was found slower was shared at that moment. */
-#define LEAST_LINK 24.0
-
-/* A publish has this part of the SMs while a restore is on its way. */
-#define BESIDE_RESTORE 4u
+#define PUBLISH_SHARE 0.93
+/* Of that, by rows so short that narrow groups take them: the host takes those less evenly. */
+#define NARROW_SHARE 0.9
+#define BESIDE_RESTORE_SHARE 0.74
 
 /* With so much left to copy the next kernel may start: about what the link moves until it does. */
 #define EARLY_BYTES (2u << 20)
+
+/* Where the GPU sees it, or, without memory for that, where it does not. Before any stream counts.
+ */
+static void restores_show(struct oki_device *device)
+{
+	const struct oki_cuda_api *api = device->api;
+	void *word = NULL;
+	if (api->host_alloc(&word, sizeof(*device->restores), CU_MEMHOSTALLOC_DEVICEMAP) !=
+	    CUDA_SUCCESS)
+		return;
+	if (api->host_device_pointer(&device->restores_at, word, 0) != CUDA_SUCCESS) {
+		device->restores_at = 0;
+		api->host_free(word);
+		return;
+	}
+	device->restores = word;
+	atomic_init(device->restores, 0);
+}
+
+static void restores_hide(struct oki_device *device)
+{
+	if (device->restores_at)
+		device->api->host_free((void *)device->restores);
+	device->restores_at = 0;
+	device->restores = &device->own_restores;
+}
 
 int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err)
 {
@@ -68,8 +87,10 @@ int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err)
 				     stream, parameters, NULL);
 	if (stream)
 		api->stream_destroy(stream);
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
+		restores_show(device);
 		return 0;
+	}
 	oki_cuda_kernel_unload(device);
 	return oki_cuda_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_REGISTER, api, result,
 			     "GPU %d does not load the copy kernel", device->index);
@@ -77,6 +98,7 @@ int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err)
 
 void oki_cuda_kernel_unload(struct oki_device *device)
 {
+	restores_hide(device);
 	if (device->module)
 		device->api->module_unload(device->module);
 	device->module = NULL;
@@ -200,62 +222,8 @@ static uint32_t loads_for(const struct oki_cuda_launch *launch, uint32_t sms, ui
 	return bytes <= OKI_CUDA_SHORT_BYTES || loads > OKI_GATHER_LOADS ? OKI_GATHER_LOADS : loads;
 }
 
-/* Bytes that a lane has on their way of a column, by the narrowest words there may be: those use
- * all loads. In blocks all but pages after the first begin where any word may. */
-static uint64_t lane_bytes(const struct oki_gather *g, const struct oki_gather_column *column)
-{
-	uint64_t differ = WORD_BYTES | column->page0 | column->page_stride | column->block_offset |
-			  column->bytes;
-	uint64_t word = differ & -differ;
-	return word < WORD_BYTES ? word * OKI_GATHER_LOADS : WORD_BYTES * g->loads;
-}
-
-/* What a row takes a group of lanes, in rounds. */
-static uint64_t row_rounds(const struct oki_gather *g, const struct oki_gather_column *column,
-			   uint32_t lanes)
-{
-	uint64_t round = lane_bytes(g, column) * lanes, whole = column->bytes / PIECE_MAX;
-	uint64_t rest = column->bytes % PIECE_MAX;
-	uint64_t rounds = whole * ((PIECE_MAX + round - 1) / round) + (rest + round - 1) / round;
-	return rounds + PIECE_ROUNDS * (whole + (rest > 0));
-}
-
-/* How much more of the link the bytes of a column take than those of whole lines: what a group
- * writes at once is one line more where it begins within one. To a whole warp that is nothing. */
-static double line_cost(const struct oki_gather_column *column, uint32_t lanes)
-{
-	uint64_t differ = LINE_BYTES | column->block_offset | column->bytes;
-	uint64_t aligned = differ & -differ, once = (uint64_t)lanes * WORD_BYTES;
-	if (aligned == LINE_BYTES || column->bytes <= aligned || lanes == WARP)
-		return 1;
-	uint64_t lines = once / LINE_BYTES;
-	return 1 + HEADER_BYTES / ((double)once + HEADER_BYTES * (double)lines);
-}
-
-/* Of each block, whole warps: as many groups as move the link's share in the time that rows take.
- */
-static uint32_t threads_for(const struct oki_cuda_launch *launch, const struct oki_cuda_crew *crew,
-			    uint64_t bytes)
-{
-	const struct oki_gather *g = &launch->gather;
-	if (g->to_pages || bytes == 0 || (crew->sms == 1 && crew->link > ONE_SM_RATE))
-		return OKI_GATHER_THREADS;
-	double rounds = 0, sent = 0, link = crew->link > LEAST_LINK ? crew->link : LEAST_LINK;
-	for (uint32_t c = 0; c < g->column_count; c++) {
-		const struct oki_gather_column *column = &g->columns[c];
-		double rows = (double)rows_of(g, c);
-		rounds += rows * (double)row_rounds(g, column, launch->lanes);
-		sent += rows * column->bytes * line_cost(column, launch->lanes);
-	}
-	double threads = link * PUBLISH_ROUND_NS * rounds * launch->lanes / sent / crew->sms;
-	if (threads >= OKI_GATHER_THREADS)
-		return OKI_GATHER_THREADS;
-	uint32_t warps = (uint32_t)(threads / WARP + 0.5);
-	return warps ? warps * WARP : WARP;
-}
-
 /* Rows are cut so that every group has work, however few there are. */
-static void cut(struct oki_cuda_launch *launch, const struct oki_cuda_crew *crew)
+static void cut(struct oki_cuda_launch *launch, const struct oki_cuda_budget *budget)
 {
 	struct oki_gather *g = &launch->gather;
 	uint64_t bytes = 0, longest = 0;
@@ -265,9 +233,9 @@ static void cut(struct oki_cuda_launch *launch, const struct oki_cuda_crew *crew
 			longest = g->columns[c].bytes;
 	}
 	launch->lanes = lanes_for(longest);
-	g->loads = loads_for(launch, crew->sms, bytes);
-	launch->threads = threads_for(launch, crew, bytes);
-	uint64_t groups = (uint64_t)crew->sms * launch->threads / launch->lanes;
+	g->loads = loads_for(launch, budget->sms, bytes);
+	launch->threads = OKI_GATHER_THREADS;
+	uint64_t groups = (uint64_t)budget->sms * launch->threads / launch->lanes;
 	uint64_t piece = bytes / (groups * PIECES_PER_GROUP);
 	uint64_t round = launch->lanes * WORD_BYTES * g->loads;
 	if (piece > PIECE_MAX)
@@ -287,7 +255,7 @@ static void cut(struct oki_cuda_launch *launch, const struct oki_cuda_crew *crew
 	}
 	uint64_t blocks = (units * launch->lanes + launch->threads - 1) / launch->threads;
 	/* Even for layers of which it has no row: it raises their counters. */
-	launch->blocks = (uint32_t)(blocks < crew->sms ? blocks + (blocks == 0) : crew->sms);
+	launch->blocks = (uint32_t)(blocks < budget->sms ? blocks + (blocks == 0) : budget->sms);
 	launch->units = (uint32_t)units;
 }
 
@@ -306,6 +274,31 @@ static void set_early(struct oki_cuda_launch *launch)
 		return;
 	uint64_t last = (EARLY_BYTES + groups * g->piece - 1) / (groups * g->piece) * groups;
 	g->early = (uint32_t)(launch->units > last ? launch->units - last : 0);
+}
+
+/* Of one group, for half a line, of which pieces of the common length have one more. */
+static uint32_t pace_of(const struct oki_cuda_launch *launch, double rate)
+{
+	const double halves = 2.0 * PIECE_MAX / OKI_GATHER_LINE;
+	double half_ns = OKI_GATHER_LINE / 2.0 / rate * halves / (halves + 1);
+	if (launch->lanes < WARP)
+		half_ns /= NARROW_SHARE;
+	return (uint32_t)(half_ns * group_count(launch) * OKI_GATHER_PACE);
+}
+
+static void set_pace(struct oki_cuda_launch *launch, const struct oki_cuda_budget *budget)
+{
+	struct oki_gather *g = &launch->gather;
+	g->pace = g->beside_pace = g->lasts_ns = 0;
+	if (budget->rate <= 0)
+		return;
+	double bytes = 0;
+	for (uint32_t c = 0; c < g->column_count; c++)
+		bytes += (double)g->columns[c].bytes * (double)rows_of(g, c);
+	double ns = bytes / budget->rate;
+	g->pace = pace_of(launch, budget->rate);
+	g->beside_pace = pace_of(launch, budget->beside_rate);
+	g->lasts_ns = ns < UINT32_MAX ? (uint32_t)ns : UINT32_MAX;
 }
 
 /* Which of the launch's tables this is. OKI_GATHER_TABLES: there is no room for it any more. */
@@ -361,12 +354,16 @@ static bool add_columns(struct oki_cuda_launch *launch, const struct oki_layer_m
 
 void oki_cuda_launch_fill(const struct oki_cuda_table *const *tables, enum oki_direction direction,
 			  const struct oki_layer_map *const *maps, uint32_t first,
-			  uint32_t map_count, const struct oki_cuda_crew *crew,
+			  uint32_t map_count, const struct oki_cuda_budget *budget,
 			  struct oki_cuda_launch *ret_launch)
 {
 	struct oki_gather *g = &ret_launch->gather;
 	g->to_pages = direction == OKI_TO_PAGES;
 	g->counters = g->tickets = NULL;
+	g->restores = NULL;
+	g->beside = NULL;
+	g->until = NULL;
+	g->until_before = NULL;
 	g->column_count = ret_launch->table_count = ret_launch->few_count = 0;
 	ret_launch->end = first;
 	while (ret_launch->end < map_count &&
@@ -374,8 +371,9 @@ void oki_cuda_launch_fill(const struct oki_cuda_table *const *tables, enum oki_d
 		ret_launch->columns[ret_launch->end - first] = g->column_count;
 		ret_launch->end++;
 	}
-	cut(ret_launch, crew);
+	cut(ret_launch, budget);
 	set_early(ret_launch);
+	set_pace(ret_launch, budget);
 }
 
 CUresult oki_cuda_launch(struct oki_device *device, CUstream stream, struct oki_cuda_launch *launch)
@@ -487,6 +485,16 @@ static void set_counters(const struct oki_stream *stream, struct oki_gather *g)
 	g->counters = (uint32_t *)(uintptr_t)stream->counters;
 	g->tickets = g->counters + OKI_CUDA_TICKETS(stream->kernels);
 	g->first_ticket = stream->counts[OKI_CUDA_TICKETS(stream->kernels)];
+	if (!g->pace)
+		return;
+	g->until = (uint64_t *)(void *)(g->counters + OKI_CUDA_UNTIL(stream->kernels));
+	if (stream->kernels > 0)
+		g->until_before =
+			(uint64_t *)(void *)(g->counters + OKI_CUDA_UNTIL(stream->kernels + 1));
+	if (!stream->device->restores_at)
+		return;
+	g->restores = (const uint32_t *)(uintptr_t)stream->device->restores_at;
+	g->beside = g->counters + OKI_CUDA_BESIDE;
 }
 
 /* The kernel was accepted and will count. */
@@ -516,17 +524,25 @@ static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *l
 	return CUDA_SUCCESS;
 }
 
-/*
- * What a kernel writes to the host goes the way that another one's requests to read take, and at
- * full speed they wait behind it: a restore would get next to nothing until the publish ends. Few
- * SMs leave gaps.
- */
-uint32_t oki_cuda_sms(const struct oki_device *device, enum oki_direction direction)
+void oki_cuda_restores(struct oki_stream *stream, bool restores)
 {
-	if (direction == OKI_TO_PAGES ||
-	    !atomic_load_explicit(&device->active[OKI_TO_PAGES], memory_order_relaxed))
-		return device->sms;
-	return (device->sms + BESIDE_RESTORE - 1) / BESIDE_RESTORE;
+	_Atomic uint32_t *count = stream->device->restores;
+	if (restores && !stream->restores)
+		atomic_fetch_add_explicit(count, 1, memory_order_relaxed);
+	if (!restores && stream->restores)
+		atomic_fetch_sub_explicit(count, 1, memory_order_relaxed);
+	stream->restores = restores;
+}
+
+struct oki_cuda_budget oki_cuda_budget(const struct oki_device *device,
+				       enum oki_direction direction)
+{
+	struct oki_cuda_budget budget = {.sms = device->sms};
+	if (direction == OKI_TO_PAGES)
+		return budget;
+	budget.rate = device->link[direction] * PUBLISH_SHARE;
+	budget.beside_rate = device->link[direction] * BESIDE_RESTORE_SHARE;
+	return budget;
 }
 
 CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction direction,
@@ -536,14 +552,17 @@ CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction dire
 			      uint32_t *ret_signal_count)
 {
 	const struct oki_device *device = stream->device;
-	const struct oki_cuda_crew crew = {oki_cuda_sms(device, direction),
-					   device->rates[direction].link};
+	struct oki_cuda_budget budget = oki_cuda_budget(device, direction);
+	/* A kernel that cannot look for itself. */
+	bool looks = stream->counters && device->restores_at;
+	if (!looks && atomic_load_explicit(device->restores, memory_order_relaxed))
+		budget.rate = budget.beside_rate;
 	struct oki_cuda_launch launch;
 	*ret_signal_count = 0;
 	for (uint32_t first = 0; first < map_count; first = launch.end) {
 		struct oki_cuda_signal *signals = ends ? ret_signals + *ret_signal_count : NULL;
 		uint32_t count = 0;
-		oki_cuda_launch_fill(tables, direction, maps, first, map_count, &crew, &launch);
+		oki_cuda_launch_fill(tables, direction, maps, first, map_count, &budget, &launch);
 		if (ends && stream->counters)
 			count = set_signals(stream, &launch, ends, first, signals);
 		CUresult result = launch_next(stream, &launch, signals, count);

@@ -102,9 +102,8 @@ int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t byte
 
 const struct oki_cuda_tensor *oki_cuda_tensor_of(const struct oki_device *device, const void *at)
 {
-	uint64_t address = (uint64_t)(uintptr_t)at;
 	for (uint32_t i = 0; i < device->tensor_count; i++)
-		if (address >= device->tensors[i].from && address < device->tensors[i].to)
+		if (oki_cuda_is_in(&device->tensors[i], at))
 			return &device->tensors[i];
 	return NULL;
 }

@@ -1,16 +1,25 @@
 /*
- * [B] How long a kernel waits for an SM. Beside a model that may be long, a millisecond where each
- * of its blocks holds an SM so long, and copy engines wait for nobody. Nothing tells but to try: a
- * kernel that does nothing, now and then while the worker has time, between two events. What it
- * finds holds for the next operation.
+ * [B] Does a kernel wait for an SM? Beside a model that may be long, a millisecond where each of
+ * its blocks holds an SM so long, and copy engines wait for nobody. No call of the driver's tells,
+ * so nothing helps but to try: a kernel that does nothing, now and then while the worker has time,
+ * between two events. The link delays some of them and a model lets some through, so that one says
+ * little: SMs count as held when some of the last ones waited. That holds for the next piece.
  */
 #include "device/cuda_device.h"
 
+#include <string.h>
+
 #include "base/clock.h"
 
-#define PERIOD_NS 500000u
-/* On an idle GPU a kernel starts and ends within a few microseconds. */
-#define IDLE_NS 10000.0
+/* A look takes a copy kernel beside it 9 us, as events with times wait for all that is written. */
+#define PERIOD_NS 2000000u
+/* Once one has waited, until a model is surely there, or gone. */
+#define CLOSE_PERIOD_NS 500000u
+/* Whether one that is out has ended. */
+#define ASK_NS 50000u
+/* Beyond the calls. On an idle GPU a kernel starts and ends within a few microseconds, or waits for
+ * the link that long. */
+#define IDLE_NS 20000.0
 #define CLOSE_NS 20000000u
 
 void oki_cuda_probe_init(struct oki_device *device)
@@ -61,22 +70,17 @@ bool oki_cuda_probe_fini(struct oki_device *device)
 static void give_up(struct oki_cuda_probe *p)
 {
 	p->works = p->out = false;
-	p->wait_ns = p->last_ns = 0;
+	memset(p->waits, 0, sizeof(p->waits));
 }
 
-void oki_cuda_probe_launch(struct oki_device *device, uint64_t now_ns)
+static void launch(struct oki_device *device, uint64_t now_ns)
 {
 	struct oki_cuda_probe *p = &device->probe;
 	const struct oki_cuda_api *api = device->api;
-	if (!p->works || (p->launched_ns && now_ns - p->launched_ns < PERIOD_NS))
-		return;
-	oki_cuda_probe_wait(device, now_ns);
-	if (!p->works || p->out)
-		return;
 	/* A block that needs as much of an SM as a restore's: less would find room sooner. */
 	struct oki_cuda_launch nothing = {.lanes = 32, .blocks = 1, .threads = OKI_GATHER_THREADS};
 	uint64_t start = oki_now_ns();
-	p->launched_ns = now_ns;
+	p->launched_ns = p->asked_ns = now_ns;
 	CUresult result = api->event_record(p->from, p->stream);
 	if (result == CUDA_SUCCESS)
 		result = oki_cuda_launch(device, p->stream, &nothing);
@@ -91,41 +95,54 @@ void oki_cuda_probe_launch(struct oki_device *device, uint64_t now_ns)
 	give_up(p);
 }
 
-static double beyond_calls(const struct oki_cuda_probe *p, double ns)
-{
-	ns -= (double)p->call_ns;
-	return ns > IDLE_NS ? ns : 0;
-}
-
-/* The longer one of the last two: to wait costs an operation more than to use the slower way. */
 static void take(struct oki_cuda_probe *p, double ns)
 {
-	p->wait_ns = ns > p->last_ns ? ns : p->last_ns;
-	p->last_ns = ns;
+	ns -= (double)p->call_ns;
+	p->waits[p->looks++ % OKI_CUDA_LOOKS] = ns > IDLE_NS ? ns : 0;
 }
 
-double oki_cuda_probe_wait(struct oki_device *device, uint64_t now_ns)
+static void ask(struct oki_device *device, uint64_t now_ns)
 {
 	struct oki_cuda_probe *p = &device->probe;
 	const struct oki_cuda_api *api = device->api;
 	float ms = 0;
-	if (!p->out)
-		return p->wait_ns;
+	p->asked_ns = now_ns;
 	CUresult result = api->event_query(p->to);
-	double age = beyond_calls(p, (double)(now_ns - p->launched_ns));
-	/* Until the GPU came to it nothing says that it waits for an SM. */
-	if (result == CUDA_ERROR_NOT_READY && api->event_query(p->from) != CUDA_SUCCESS)
-		return p->wait_ns;
 	if (result == CUDA_ERROR_NOT_READY)
-		return age > p->wait_ns ? age : p->wait_ns;
+		return;
 	p->lost = result != CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS)
 		result = api->event_elapsed(&ms, p->from, p->to);
-	if (result == CUDA_SUCCESS) {
-		p->out = false;
-		take(p, beyond_calls(p, ms * 1e6));
-	} else {
+	if (result != CUDA_SUCCESS) {
 		give_up(p);
+		return;
 	}
-	return p->wait_ns;
+	p->out = false;
+	take(p, ms * 1e6);
+}
+
+static uint32_t count_waits(const struct oki_cuda_probe *p)
+{
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+		count += p->waits[i] > 0;
+	return count;
+}
+
+void oki_cuda_probe_look(struct oki_device *device, uint64_t now_ns)
+{
+	struct oki_cuda_probe *p = &device->probe;
+	if (p->works && p->out && now_ns - p->asked_ns >= ASK_NS)
+		ask(device, now_ns);
+	uint64_t period = count_waits(p) ? CLOSE_PERIOD_NS : PERIOD_NS;
+	if (p->works && !p->out && (!p->launched_ns || now_ns - p->launched_ns >= period))
+		launch(device, now_ns);
+}
+
+double oki_cuda_probe_wait(const struct oki_cuda_probe *p)
+{
+	double longest = 0;
+	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+		longest = p->waits[i] > longest ? p->waits[i] : longest;
+	return count_waits(p) >= OKI_CUDA_LOOKS_HELD ? longest : 0;
 }

@@ -1,4 +1,4 @@
-/* [B] Copies by copy engines, by the kernel or by both, and the events of their layers. */
+/* [B] Copies by copy engines or by the kernel, and the events of their layers. */
 #include "device/cuda_device.h"
 
 #include "base/error.h"
@@ -91,65 +91,36 @@ static CUresult record(const struct job *j, CUstream queue, uint32_t first, uint
 
 /* ---- copy engines ---- */
 
-/* All runs of a group, or those for copy engines beside the kernel. */
-struct share {
-	const struct oki_run *runs;
-	uint32_t run_count;
-	uint64_t rows;
-};
-
 /* Layers of one group. */
-static int copy_engines(const struct job *j, CUstream stream,
-			const struct oki_layer_map *const *maps, uint32_t map_count,
-			const struct share *share)
+static int copy_engines(const struct job *j, const struct oki_layer_map *const *maps,
+			uint32_t map_count, const struct group *group)
 {
-	struct oki_device *device = j->stream->device;
-	const struct oki_cuda_queue queue = {stream, j->direction,
-					     j->stream->copying[j->direction] == 0};
+	struct oki_stream *stream = j->stream;
+	const struct oki_cuda_queue queue = {stream->stream, j->direction,
+					     stream->copying[j->direction] == 0};
 	uint32_t spans[OKI_JOIN_MAX];
 	uint64_t bytes = 0;
 	for (uint32_t i = 0; i < map_count; i++)
-		bytes += share->rows * oki_layer_row_bytes(maps[i]);
-	j->stream->copying[j->direction] += bytes;
-	atomic_fetch_add_explicit(&device->copying[j->direction], bytes, memory_order_relaxed);
+		bytes += group->rows * oki_layer_row_bytes(maps[i]);
+	stream->copying[j->direction] += bytes;
+	atomic_fetch_add_explicit(&stream->device->copying[j->direction], bytes,
+				  memory_order_relaxed);
 	for (uint32_t first = 0; first < map_count; first += spans[first])
-		spans[first] = oki_cuda_stackable(device, maps + first, map_count - first);
-	return oki_cuda_copy(device->api, &device->rates[j->direction], &queue, maps, map_count,
-			     spans, share->runs, share->run_count, j->err);
+		spans[first] = oki_cuda_stackable(stream->device, maps + first, map_count - first);
+	return oki_cuda_copy(stream->device, &queue, maps, map_count, spans, group->runs,
+			     group->run_count, j->err);
 }
 
-/* What an earlier part has of the same layers comes before. Beside kernels of this part in the side
- * stream, or every second kernel would wait for these copies. */
-static CUresult engines_queue(const struct job *j, uint32_t layer_count, CUstream *ret_queue)
-{
-	struct oki_stream *stream = j->stream;
-	CUresult result = CUDA_SUCCESS;
-	bool beside = stream->kernels > 0 && stream->counters;
-	for (uint32_t i = 0; i < layer_count; i++)
-		beside = beside && j->plans[i];
-	*ret_queue = beside ? stream->side : stream->stream;
-	if (!beside)
-		return oki_cuda_join(stream);
-	stream->side_open = true;
-	for (uint32_t i = 0; i < layer_count && result == CUDA_SUCCESS; i++)
-		result = oki_cuda_plan_fork(stream, j->plans[i]);
-	return result;
-}
-
-/* The share of each group in turn: the more layers an operation may have, the fewer there are, and
- * those of a hybrid model's groups alternate. */
-static int copy_groups(const struct job *j, CUstream queue, uint32_t layer_count, bool beside)
+/* Each group in turn: the more layers an operation may have, the fewer there are, and those of a
+ * hybrid model's groups alternate. */
+static int copy_groups(const struct job *j, uint32_t layer_count)
 {
 	const struct oki_layer_map *maps[OKI_JOIN_MAX];
 	int rc = 0;
 	for (uint32_t g = 0; g < j->group_count && rc >= 0; g++) {
-		const struct group *group = &j->groups[g];
-		struct share share = {group->runs, group->run_count, group->rows};
 		uint32_t count = layers_of(j, g, 0, layer_count, maps);
-		if (count && beside)
-			share.run_count = oki_cuda_plan_long(group->plan, &share.runs, &share.rows);
-		if (count && share.run_count)
-			rc = copy_engines(j, queue, maps, count, &share);
+		if (count)
+			rc = copy_engines(j, maps, count, &j->groups[g]);
 	}
 	return rc;
 }
@@ -163,14 +134,15 @@ static int by_engines(const struct job *j, uint32_t layer_count)
 	if (has_events(j, 0, end))
 		end = stretch_end(j, 0, end, j->stream->stretches);
 	j->stream->stretches++;
-	CUstream queue;
-	CUresult result = engines_queue(j, end, &queue);
+	/* Behind kernels of an earlier piece or part, and the next kernel behind this. */
+	CUresult result = oki_cuda_join(j->stream);
+	j->stream->kernels = 0;
 	if (result != CUDA_SUCCESS)
 		return refused(j, result);
-	int rc = copy_groups(j, queue, end, false);
+	int rc = copy_groups(j, end);
 	if (rc < 0)
 		return rc;
-	result = record(j, queue, 0, end);
+	result = record(j, j->stream->stream, 0, end);
 	return result == CUDA_SUCCESS ? (int)end : refused(j, result);
 }
 
@@ -205,14 +177,11 @@ static int follow_next(const struct job *j)
 	struct oki_cuda_pending *p = &stream->pending;
 	const struct oki_cuda_signal *signal = &p->signals[p->next];
 	uint32_t layers = next_layers(p);
-	bool beside = stream->way == OKI_CUDA_WAY_BOTH, events = has_events(j, 0, layers);
 	CUresult result = CUDA_SUCCESS;
-	stream->side_open |= beside || events;
-	int rc = beside ? copy_groups(j, stream->side, layers, true) : 0;
-	if (rc < 0)
-		return rc;
-	if (events)
+	if (has_events(j, 0, layers)) {
+		stream->side_open = true;
 		result = follow(j, signal, layers);
+	}
 	p->layers = signal->end;
 	if (++p->next == p->count)
 		p->count = 0;
@@ -248,11 +217,8 @@ static int by_kernel_alone(const struct job *j, const struct oki_cuda_table *con
 	return result == CUDA_SUCCESS ? (int)end : refused(j, result);
 }
 
-/*
- * One kernel for all layers, as far as their segments fit one launch; the caller hears of each
- * stretch on its own. Runs that suit copy engines, if any, are copied by those in the side stream,
- * stretch after stretch like the kernel.
- */
+/* One kernel for all layers, as far as their segments fit one launch; the caller hears of each
+ * stretch on its own. */
 static CUresult launch_all(const struct job *j, const struct oki_cuda_table *const *tables,
 			   uint32_t layer_count)
 {
@@ -270,9 +236,6 @@ static CUresult launch_all(const struct job *j, const struct oki_cuda_table *con
 	p->next = p->layers = 0;
 	if (!some)
 		p->signals[p->count++] = (struct oki_cuda_signal){.end = layer_count};
-	for (uint32_t i = 0; i < layer_count && result == CUDA_SUCCESS; i++)
-		if (stream->way == OKI_CUDA_WAY_BOTH)
-			result = oki_cuda_plan_fork(stream, j->plans[i]);
 	return result;
 }
 
@@ -294,7 +257,7 @@ static int by_kernel(const struct job *j, uint32_t layer_count)
 	CUresult result = find_tables(j, layer_count, tables);
 	/* No room for a table: copy engines need none. */
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-		j->stream->way = OKI_CUDA_WAY_DMA;
+		j->stream->by_kernel = false;
 		return by_engines(j, layer_count);
 	}
 	if (result == CUDA_SUCCESS && !j->stream->counters)
@@ -335,49 +298,65 @@ static void sort_by_group(struct job *j)
 	}
 }
 
-static bool straddles(const struct job *j, uint32_t group)
+/* May the kernel have these layers? It needs plans, counts its pieces in 32 bits, and is told one
+ * address for a block. */
+static bool kernel_can(const struct job *j)
 {
 	const struct oki_layer_map *maps[OKI_JOIN_MAX];
-	uint32_t count = layers_of(j, group, 0, j->layer_count, maps);
-	return oki_cuda_plan_straddles(j->stream->device, j->groups[group].plan, maps, count);
+	for (uint32_t g = 0; g < j->group_count; g++) {
+		const struct group *group = &j->groups[g];
+		if (!group->plan || group->rows > OKI_CUDA_ROWS_MAX)
+			return false;
+		uint32_t count = layers_of(j, g, 0, j->layer_count, maps);
+		if (oki_cuda_plan_straddles(j->stream->device, group->plan, maps, count))
+			return false;
+	}
+	return true;
 }
 
-/* Choose the way of the first layer. Returns how many layers go along: what goes by copy engines
- * alone, or what a kernel may have. */
-static uint32_t choose(const struct job *j)
+/* What copy engines would have to do for all layers of the call. */
+static struct oki_cuda_work engines_work(const struct job *j)
 {
-	enum oki_cuda_way ways[OKV_MAX_GROUPS] = {OKI_CUDA_WAY_DMA};
 	const struct oki_layer_map *maps[OKI_JOIN_MAX];
-	uint32_t together[OKI_JOIN_MAX], end = 0;
-	uint64_t rows = 0;
-	bool beside = false;
+	struct oki_cuda_work work = {0};
 	bool events = has_events(j, 0, j->layer_count);
 	for (uint32_t g = 0, first = 0; g < j->group_count; g++) {
 		while (j->group[first] != g)
 			first++;
 		/* The first stretches are no measure of all. */
 		uint32_t last = events ? stretch_end(j, first, j->layer_count, 2) : j->layer_count;
-		together[first] = layers_of(j, g, first, last, maps);
+		uint32_t together = layers_of(j, g, first, last, maps);
+		uint32_t count = layers_of(j, g, first, j->layer_count, maps);
+		oki_cuda_plan_work(j->stream, j->direction, j->groups[g].plan, maps, count,
+				   together, &work);
 	}
-	oki_cuda_plan_choose(j->stream, j->direction, j->plans, j->maps, j->layer_count, together);
-	for (uint32_t g = 0; g < j->group_count; g++) {
-		ways[g] = oki_cuda_plan_way(j->groups[g].plan);
-		if (ways[g] != OKI_CUDA_WAY_DMA && straddles(j, g))
-			ways[g] = OKI_CUDA_WAY_DMA;
-	}
-	bool engines = ways[j->group[0]] == OKI_CUDA_WAY_DMA;
-	for (; end < j->layer_count; end++) {
-		enum oki_cuda_way way = ways[j->group[end]];
-		if ((way == OKI_CUDA_WAY_DMA) != engines)
-			break;
-		beside |= way == OKI_CUDA_WAY_BOTH;
-		rows += engines ? 0 : oki_cuda_plan_kernel_rows(j->plans[end]);
-	}
-	/* Of groups whose runs are all long a kernel would have nothing. */
-	j->stream->way = rows == 0 ? OKI_CUDA_WAY_DMA
-			 : beside  ? OKI_CUDA_WAY_BOTH
-				   : OKI_CUDA_WAY_KERNEL;
-	return end;
+	return work;
+}
+
+static bool suits_engines(const struct job *j)
+{
+	struct oki_stream *stream = j->stream;
+	struct oki_device *device = stream->device;
+	uint64_t copying =
+		atomic_load_explicit(&device->copying[j->direction], memory_order_relaxed);
+	struct oki_cuda_work work = engines_work(j);
+	const struct oki_cuda_beside beside = {
+		.batch = oki_cuda_has_batch(device->api),
+		.wait_ns = oki_cuda_probe_wait(&device->probe),
+		.engines_busy = copying > stream->copying[j->direction],
+	};
+	return oki_cuda_suits_engines(&work, &beside);
+}
+
+/* Once for a piece: its calls have ever less to copy, and a stream that changes sides waits. */
+static void choose(const struct job *j)
+{
+	struct oki_stream *stream = j->stream;
+	if (stream->chosen && (!stream->by_kernel || kernel_can(j)))
+		return;
+	stream->by_kernel = stream->device->path != OKV_COPY_DMA && kernel_can(j) &&
+			    (stream->device->path == OKV_COPY_KERNEL || !suits_engines(j));
+	stream->chosen = true;
 }
 
 int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
@@ -391,14 +370,12 @@ int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
 		.layer_count = stream->pending.count ? next_layers(&stream->pending) : layer_count,
 		.err = err,
 	};
-	if (!stream->active[direction])
-		atomic_fetch_add_explicit(&stream->device->active[direction], 1,
-					  memory_order_relaxed);
-	stream->active[direction] = true;
+	if (direction == OKI_TO_PAGES)
+		oki_cuda_restores(stream, true);
 	stream->side_last = false;
 	sort_by_group(&j);
 	if (stream->pending.count)
 		return follow_next(&j);
-	uint32_t same = choose(&j);
-	return stream->way == OKI_CUDA_WAY_DMA ? by_engines(&j, same) : by_kernel(&j, same);
+	choose(&j);
+	return stream->by_kernel ? by_kernel(&j, layer_count) : by_engines(&j, layer_count);
 }

@@ -24,45 +24,25 @@ static bool blas_load(void)
 	return blas_create && blas_stream && blas_gemm;
 }
 
-#define MOST_SIDE 8192
-
-struct product {
-	void *blas;
-	CUstream stream;
-	int side, times;
-};
-
-/* What runs beside the products: one restore after the other, or one contiguous copy after the
- * other of as many bytes where worker is NULL. */
-struct beside {
-	struct oki_worker *worker;
-	const struct model *m;
-	CUstream stream;
-	CUevent event;
-	struct job job;
-	uint64_t started;
-};
-
-static void beside_start(struct beside *b)
+void beside_start(struct beside *b)
 {
 	b->started = oki_now_ns();
 	if (b->worker) {
-		job_start(&b->job, b->worker, b->m, OKI_TO_PAGES, 0, b->m->pages, NULL);
+		job_start(&b->job, b->worker, b->m, b->direction, 0, b->m->pages, NULL);
 		return;
 	}
 	must(api->copy_to_device(gpu, arena, model_bytes(b->m), b->stream));
 	must(api->event_record(b->event, b->stream));
 }
 
-static bool beside_ended(struct beside *b)
+bool beside_ended(struct beside *b)
 {
 	if (b->worker)
 		return atomic_load(&b->job.ended);
 	return api->event_query(b->event) != CUDA_ERROR_NOT_READY;
 }
 
-/* Returns ns from its start. */
-static double beside_wait(struct beside *b)
+double beside_wait(struct beside *b)
 {
 	if (b->worker)
 		return job_wait(&b->job, b->worker);
@@ -71,12 +51,11 @@ static double beside_wait(struct beside *b)
 	return (double)(oki_now_ns() - b->started);
 }
 
-/* ns of all products; beside NULL: alone. */
-static double products(const struct product *p, struct beside *beside, double *ret_rate)
+double products(const struct product *p, struct beside *beside, double *ret_rate)
 {
 	const uint64_t matrix = (uint64_t)MOST_SIDE * MOST_SIDE * 2;
 	const int n = p->side;
-	CUdeviceptr at = gpu + (6ull << 30);
+	CUdeviceptr at = gpu + PRODUCT_AT;
 	float one = 1, zero = 0;
 	double copied = 0;
 	if (beside)
@@ -137,17 +116,15 @@ static void beside_model(const struct product *p, bool shuffled)
 	model_fini(&m);
 }
 
-void busy(void)
+bool product_init(struct product *p)
 {
-	static const int sides[] = {4096, MOST_SIDE};
 	const uint64_t numbers = 3ull * MOST_SIDE * MOST_SIDE;
-	struct product p = {0};
 	if (!blas_load()) {
 		printf("\nno cuBLAS here: no model beside the copies\n");
-		return;
+		return false;
 	}
-	must(api->stream_create(&p.stream, CU_STREAM_NON_BLOCKING, 0));
-	if (blas_create(&p.blas) || blas_stream(p.blas, p.stream))
+	must(api->stream_create(&p->stream, CU_STREAM_NON_BLOCKING, 0));
+	if (blas_create(&p->blas) || blas_stream(p->blas, p->stream))
 		die("cuBLAS does not start");
 	/* Random bf16 numbers of ordinary size: zeros would run faster. */
 	noise(shadow, numbers * 2);
@@ -155,8 +132,22 @@ void busy(void)
 		uint16_t *number = (uint16_t *)(void *)shadow + i;
 		*number = (uint16_t)((*number & 0x807f) | 0x3f00);
 	}
-	must(api->copy_to_device(gpu + (6ull << 30), shadow, numbers * 2, plain));
+	must(api->copy_to_device(gpu + PRODUCT_AT, shadow, numbers * 2, plain));
 	must(api->stream_synchronize(plain));
+	return true;
+}
+
+void product_fini(struct product *p)
+{
+	must(api->stream_destroy(p->stream));
+}
+
+void busy(void)
+{
+	static const int sides[] = {4096, MOST_SIDE};
+	struct product p = {0};
+	if (!product_init(&p))
+		return;
 	printf("\nbf16 products beside restores of 512 pages of 36 x (K, V) x 32 KiB\n");
 	for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++) {
 		p.side = sides[i];
@@ -165,5 +156,5 @@ void busy(void)
 		beside_model(&p, false);
 		beside_model(&p, true);
 	}
-	must(api->stream_destroy(p.stream));
+	product_fini(&p);
 }

@@ -39,15 +39,12 @@ static void plan(struct rig *r, const struct model *m, enum oki_direction d)
 	enum { COMPILE, LOOK, CHOOSE, TABLE, STEPS };
 	static const char *const steps[STEPS] = {"compile", "look", "choose", "table"};
 	const struct oki_layer_map *maps[OKI_JOIN_MAX];
-	const uint32_t one = 1;
 	double us[STEPS][TIMES];
 	struct okv_error err;
 	layers_of(m, maps);
 	for (int n = 0; n < TIMES; n++) {
-		struct oki_cuda_plan *plans[OKI_JOIN_MAX];
+		struct oki_cuda_work work = {0};
 		uint64_t at[STEPS + 1];
-		/* Or there would be nothing to choose. */
-		r->device->path = OKV_COPY_AUTO;
 		oki_cuda_plans_forget(r->stream);
 		oki_runs_give(&r->scratch, &r->runs);
 		at[COMPILE] = oki_now_ns();
@@ -56,23 +53,16 @@ static void plan(struct rig *r, const struct model *m, enum oki_direction d)
 				 &r->runs, &err),
 		     &err);
 		at[LOOK] = oki_now_ns();
-		plans[0] = oki_cuda_plan_get(r->stream, r->runs.runs, r->runs.count);
+		struct oki_cuda_plan *made =
+			oki_cuda_plan_get(r->stream, r->runs.runs, r->runs.count);
 		at[CHOOSE] = oki_now_ns();
-		for (uint32_t i = 1; i < m->layers; i++)
-			plans[i] = plans[0];
-		oki_cuda_plan_choose(r->stream, d, plans, maps, m->layers, &one);
-		uint64_t chosen = oki_now_ns();
-		/* Whatever was chosen: all rows. */
-		r->device->path = OKV_COPY_KERNEL;
-		oki_cuda_plans_forget(r->stream);
-		plans[0] = oki_cuda_plan_get(r->stream, r->runs.runs, r->runs.count);
-		oki_cuda_plan_choose(r->stream, d, plans, maps, 1, &one);
+		oki_cuda_plan_work(r->stream, d, made, maps, m->layers, 1, &work);
 		at[TABLE] = oki_now_ns();
-		must(oki_cuda_plan_table(r->stream, plans[0], OKI_GATHER_INLINE_ROWS, &r->table));
+		must(oki_cuda_plan_table(r->stream, made, OKI_GATHER_INLINE_ROWS, &r->table));
 		at[STEPS] = oki_now_ns();
 		must(api->stream_synchronize(r->stream->stream));
 		for (int i = 0; i < STEPS; i++)
-			us[i][n] = (double)((i == CHOOSE ? chosen : at[i + 1]) - at[i]) / 1000;
+			us[i][n] = (double)(at[i + 1] - at[i]) / 1000;
 	}
 	printf("  plan of %u blocks, %u runs:", m->pages, r->runs.count);
 	for (int i = 0; i < STEPS; i++)

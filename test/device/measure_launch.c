@@ -10,17 +10,14 @@
 #define MANY 200
 
 struct small_kernels {
-	struct oki_device *device; /* whose kernel does nothing */
 	CUstream stream;
 	CUevent from, to; /* with times */
 };
 
-static struct oki_cuda_launch nothing = {.lanes = 32, .blocks = 1, .threads = 32};
-
 static void launch(const struct small_kernels *k, int count)
 {
 	for (int i = 0; i < count; i++)
-		must(oki_cuda_launch(k->device, k->stream, &nothing));
+		tiny_launch(k->stream);
 }
 
 /* ns by the CPU's clock, until the last one is seen to have ended. */
@@ -93,11 +90,9 @@ static void by_rows(const struct small_kernels *k)
 
 void launches(void)
 {
-	const struct oki_device_config config = {.copy_path = OKV_COPY_KERNEL};
 	struct small_kernels k;
-	struct okv_error err;
 	struct model m;
-	okay(oki_device_cuda.open(&config, &k.device, &err), &err);
+	tiny_init();
 	must(api->stream_create(&k.stream, CU_STREAM_NON_BLOCKING, 0));
 	must(api->event_create(&k.from, CU_EVENT_DEFAULT));
 	must(api->event_create(&k.to, CU_EVENT_DEFAULT));
@@ -117,5 +112,5 @@ void launches(void)
 	must(api->event_destroy(k.to));
 	must(api->event_destroy(k.from));
 	must(api->stream_destroy(k.stream));
-	oki_device_cuda.close(k.device);
+	tiny_fini();
 }

@@ -68,23 +68,27 @@ static uint64_t block_bytes(const struct model *m)
 }
 
 /* Segments split, as K and V are; tensors one after the other. */
-void model_init(struct model *m, uint32_t layers, uint32_t segments, uint64_t bytes, uint32_t pages,
-		bool shuffled)
+void model_init_in(struct model *m, uint32_t layers, uint32_t segments, uint64_t bytes,
+		   uint32_t pages, uint32_t pool, bool shuffled)
 {
 	struct okv_error err;
-	*m = (struct model){.layers = layers, .segments = segments, .pages = pages, .bytes = bytes};
+	*m = (struct model){.layers = layers,
+			    .segments = segments,
+			    .pages = pages,
+			    .pool = pool,
+			    .bytes = bytes};
 	struct okv_layer_schema *ls = calloc(layers, sizeof(*ls));
 	struct okv_layer *l = calloc(layers, sizeof(*l));
 	for (uint32_t i = 0; i < layers; i++) {
 		ls[i].order = i;
 		ls[i].segment_count = l[i].segment_count = segments;
-		l[i].length = (uint64_t)segments * pages * bytes;
+		l[i].length = (uint64_t)segments * pool * bytes;
 		l[i].base = (uint8_t *)gpu + i * l[i].length;
 		l[i].page_stride = bytes;
-		l[i].page_count = pages;
+		l[i].page_count = pool;
 		for (uint32_t s = 0; s < segments; s++) {
 			ls[i].segment_bytes[s] = l[i].segment_bytes[s] = bytes;
-			l[i].segment_offset[s] = (uint64_t)s * pages * bytes;
+			l[i].segment_offset[s] = (uint64_t)s * pool * bytes;
 		}
 	}
 	struct okv_group_schema group = {.kind = OKV_GROUP_FULL,
@@ -102,16 +106,22 @@ void model_init(struct model *m, uint32_t layers, uint32_t segments, uint64_t by
 	okay(oki_geometry_init(&m->geometry, &m->schema, l, layers, &err), &err);
 	free(ls);
 	free(l);
-	m->page = malloc(pages * sizeof(*m->page));
-	m->slot = malloc(pages * sizeof(*m->slot));
-	shuffle(m->page, pages, shuffled);
-	shuffle(m->slot, pages, shuffled);
-	if ((uint64_t)pages * block_bytes(m) > ARENA)
+	m->page = malloc(pool * sizeof(*m->page));
+	m->slot = malloc(pool * sizeof(*m->slot));
+	shuffle(m->page, pool, shuffled);
+	shuffle(m->slot, pool, shuffled);
+	if ((uint64_t)pool * block_bytes(m) > ARENA)
 		die("the arena is too small");
 	m->pairs = malloc(pages * sizeof(*m->pairs));
 	for (uint32_t i = 0; i < pages; i++)
 		m->pairs[i] = (struct oki_pair){.host = arena + m->slot[i] * block_bytes(m),
 						.ordinal = i};
+}
+
+void model_init(struct model *m, uint32_t layers, uint32_t segments, uint64_t bytes, uint32_t pages,
+		bool shuffled)
+{
+	model_init_in(m, layers, segments, bytes, pages, pages, shuffled);
 }
 
 void model_fini(struct model *m)
@@ -249,6 +259,29 @@ void worker_end(struct oki_worker *w)
 	oki_worker_destroy(w);
 }
 
+/* ---- a small kernel ---- */
+
+static CUmodule tiny_module;
+static CUfunction tiny;
+
+void tiny_init(void)
+{
+	static const char ptx[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
+				  ".visible .entry tiny()\n{\n\tret;\n}\n";
+	must(api->module_load(&tiny_module, ptx));
+	must(api->module_function(&tiny, tiny_module, "tiny"));
+}
+
+void tiny_launch(CUstream stream)
+{
+	must(api->launch(tiny, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
+}
+
+void tiny_fini(void)
+{
+	must(api->module_unload(tiny_module));
+}
+
 /* ---- medians, plain copies ---- */
 
 static int by_value(const void *a, const void *b)
@@ -305,7 +338,7 @@ static bool rows_match(const struct model *m)
 						   m->schema.layers[l].block_offset[s];
 				const uint8_t *d =
 					shadow +
-					(((uint64_t)l * m->segments + s) * m->pages + m->page[i]) *
+					(((uint64_t)l * m->segments + s) * m->pool + m->page[i]) *
 						m->bytes;
 				if (memcmp(h, d, m->bytes) != 0)
 					return false;
@@ -323,15 +356,15 @@ static void sync_copy(bool up, uint64_t bytes)
 void verify(struct oki_worker *w, const struct model *m, enum oki_direction direction)
 {
 	struct job j;
-	uint64_t bytes = model_bytes(m);
+	uint64_t bytes = (uint64_t)m->layers * m->segments * m->bytes * m->pool;
 	if (direction == OKI_TO_PAGES) {
-		noise(arena, m->pages * block_bytes(m));
+		noise(arena, m->pool * block_bytes(m));
 		memset(shadow, 0xee, bytes);
 		sync_copy(true, bytes);
 	} else {
 		noise(shadow, bytes);
 		sync_copy(true, bytes);
-		memset(arena, 0xee, m->pages * block_bytes(m));
+		memset(arena, 0xee, m->pool * block_bytes(m));
 	}
 	job_start(&j, w, m, direction, 0, m->pages, NULL);
 	job_wait(&j, w);

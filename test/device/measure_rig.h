@@ -11,6 +11,8 @@
 #define ARENA (5ull << 30)
 #define SHADOW (5ull << 30)
 #define GPU_BYTES (7ull << 30)
+#define MOST_SIDE 8192		/* of a product */
+#define PRODUCT_AT (6ull << 30) /* of the GPU's memory */
 #define WORKERS 9
 #define FEW 5 /* the first ones, where the others say little */
 
@@ -26,6 +28,7 @@ struct model {
 	uint64_t bytes; /* of a segment of a page */
 	struct oki_schema schema;
 	struct oki_geometry geometry;
+	uint32_t pool;		/* pages of a tensor, and blocks of the arena, of which these are */
 	uint32_t *page;		/* of block i */
 	uint32_t *slot;		/* in the arena, of block i */
 	struct oki_pair *pairs; /* a part of all blocks, as a source leaves it checked */
@@ -58,6 +61,9 @@ void okay(int rc, const struct okv_error *err);
 /* Segments split, as K and V are; tensors one after the other. */
 void model_init(struct model *m, uint32_t layers, uint32_t segments, uint64_t bytes, uint32_t pages,
 		bool shuffled);
+/* The same, its pages and blocks anywhere among so many. */
+void model_init_in(struct model *m, uint32_t layers, uint32_t segments, uint64_t bytes,
+		   uint32_t pages, uint32_t pool, bool shuffled);
 void model_fini(struct model *m);
 uint64_t model_bytes(const struct model *m);
 
@@ -72,6 +78,11 @@ double job_wait(struct job *j, struct oki_worker *w);
 struct oki_worker *worker_for(const struct way *way, const struct model *m);
 void worker_end(struct oki_worker *w);
 
+/* A kernel that does nothing, as small as a model's smallest. */
+void tiny_init(void);
+void tiny_launch(CUstream stream);
+void tiny_fini(void);
+
 double median(double *values, int n);
 /* One contiguous copy, record, poll. */
 double plain_copy(enum oki_direction direction, uint64_t bytes);
@@ -81,10 +92,41 @@ void noise(uint8_t *at, uint64_t bytes);
 /* Copy once over poison and compare every byte. */
 void verify(struct oki_worker *w, const struct model *m, enum oki_direction direction);
 
+/* ---- measure_busy.c: a matrix product beside the copies ---- */
+
+struct product {
+	void *blas;
+	CUstream stream;
+	int side, times;
+};
+
+/* What runs beside the products: one operation after the other, or one contiguous copy after the
+ * other of as many bytes where worker is NULL. */
+struct beside {
+	struct oki_worker *worker;
+	const struct model *m;
+	enum oki_direction direction;
+	CUstream stream;
+	CUevent event;
+	struct job job;
+	uint64_t started;
+};
+
+/* False: no cuBLAS, which it says. */
+bool product_init(struct product *p);
+void product_fini(struct product *p);
+void beside_start(struct beside *b);
+bool beside_ended(struct beside *b);
+/* Returns ns from its start. */
+double beside_wait(struct beside *b);
+/* ns of all products; beside NULL: alone. */
+double products(const struct product *p, struct beside *beside, double *ret_rate);
+void busy(void);
+
+/* measure_ways.c: each way beside the chosen one, idle and busy */
+void ways_compared(void);
 /* measure_both.c: a restore and a publish at once */
 void both(void);
-/* measure_busy.c: a matrix product beside the copies */
-void busy(void);
 /* measure_launch.c: small kernels beside the copies */
 void launches(void);
 /* measure_kernel.c: the copy kernel and its plan alone */

@@ -196,9 +196,9 @@ START_TEST(options_and_environment)
 	config = (struct oki_device_config){0};
 	OKAY(ops->open(&config, &opened, &problem));
 	for (int d = 0; d < 2; d++) {
-		char text[256];
-		oki_cuda_rates_print(&opened->rates[d], text, sizeof(text));
-		printf("%s: %s\n", d == OKI_TO_PAGES ? "restore" : "publish", text);
+		printf("%s: link %.1f GB/s\n", d == OKI_TO_PAGES ? "restore" : "publish",
+		       opened->link[d]);
+		ck_assert(opened->link[d] >= OKI_CUDA_LEAST_LINK);
 	}
 	ops->close(opened);
 }

@@ -225,6 +225,26 @@ static const struct oki_gather_row *rows_of(const struct oki_gather *gather, uin
 	return gather->few + table->first;
 }
 
+/* Nobody keeps the pace here, but what a kernel would look at is there. */
+static void look_at_pace(const struct oki_gather *g)
+{
+	if (g->to_pages && g->pace)
+		standin_stop("a restore at a pace");
+	if (!g->pace && (g->until || g->until_before || g->restores || g->beside))
+		standin_stop("no pace, and still something to keep it");
+	if (g->until)
+		standin_device((CUdeviceptr)(uintptr_t)g->until, sizeof(*g->until));
+	if (g->until_before)
+		standin_device((CUdeviceptr)(uintptr_t)g->until_before, sizeof(*g->until_before));
+	if (!g->restores != !g->beside)
+		standin_stop("a kernel that looks, or is looked at, alone");
+	if (g->restores) {
+		standin_mapped((CUdeviceptr)(uintptr_t)g->restores, sizeof(*g->restores),
+			       STANDIN_READ);
+		standin_device((CUdeviceptr)(uintptr_t)g->beside, sizeof(*g->beside));
+	}
+}
+
 void standin_gather(const struct oki_gather *gather, uint32_t lanes, uint32_t blocks,
 		    uint32_t block_threads, uint64_t *random)
 {
@@ -245,11 +265,13 @@ void standin_gather(const struct oki_gather *gather, uint32_t lanes, uint32_t bl
 			(void *)standin_device((CUdeviceptr)(uintptr_t)gather->counters, 4);
 	if (gather->tickets)
 		launch.tickets = (void *)standin_device((CUdeviceptr)(uintptr_t)gather->tickets, 4);
+	look_at_pace(gather);
 	struct share shares[THREADS];
 	for (uint32_t i = 0; i < THREADS; i++)
 		shares[i] = (struct share){.launch = &launch,
 					   .first = i,
 					   .random = *random ^ (i + 1) * 0x9e3779b97f4a7c15ull};
 	run_shares(shares, THREADS);
+	look_at_pace(gather);
 	free((void *)launch.arrived);
 }

@@ -16,15 +16,14 @@ struct CUstream_st {
 	pthread_t thread;
 	pthread_cond_t more;	    /* work, or the end */
 	struct work *first, **last; /* the first one is being done */
-	uint32_t launches;	    /* among its work */
 	bool ending;
 	bool prompt;
 	uint64_t random;
 };
 
 static CUstream streams, null_stream;
-static uint32_t pending, launches; /* work in all queues */
-static uint32_t settling;	   /* who waits in standin_settle() */
+static uint32_t pending;  /* work in all queues */
+static uint32_t settling; /* who waits in standin_settle() */
 static enum standin_held held;
 static struct channel channels[STANDIN_CHANNELS];
 static uint32_t channel_count, channel_turn;
@@ -151,8 +150,6 @@ static void *stream_main(void *arg)
 		do_work(stream, work);
 		stream->first = work->next;
 		pending--;
-		stream->launches -= work->what == LAUNCH;
-		launches -= work->what == LAUNCH;
 		if (!stream->first) {
 			stream->last = &stream->first;
 			if (stream->channel)
@@ -251,10 +248,6 @@ CUresult standin_push(CUstream stream, struct work *work, uint32_t *counted)
 	pthread_mutex_lock(&standin_lock);
 	if (counted)
 		++*counted;
-	if (work->what == COPY && launches > queue->launches && !standin_is_exempt())
-		standin_now.beside++;
-	queue->launches += work->what == LAUNCH;
-	launches += work->what == LAUNCH;
 	pending++;
 	channel_enter(queue, work);
 	*queue->last = work;

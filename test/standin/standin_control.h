@@ -18,7 +18,6 @@ struct standin_counts {
 	uint32_t launches;
 	uint32_t empty; /* launches that copy nothing; they are not among the others */
 	uint32_t copies;
-	uint32_t beside; /* copies accepted while another stream had a launch to do; no test's */
 	uint32_t value_waits;
 	uint32_t batches; /* batched calls that were accepted */
 };
@@ -45,8 +44,8 @@ void standin_exempt(bool on);
 uint32_t standin_pushed(void);
 uint32_t standin_entered(void);
 
-/* cuMemHostAlloc() refuses more than this. A GPU that cannot be measured has default prices, so
- * that a choice between ways does not depend on this machine. */
+/* cuMemHostAlloc() refuses more than this. A link that cannot be measured is as fast as any must
+ * be, so that nothing depends on this machine. */
 void standin_pinned_limit(uint64_t bytes);
 
 /* What cuEventElapsedTime() says from now on, where there is one; first 0. */

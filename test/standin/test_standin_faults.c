@@ -22,16 +22,21 @@ static const struct sim_geometry geometries[] = {
 	 0},
 	{"one row", KV_PLACE_PAGES, 1, {{1, 1, 1, 1, {700}}}, 0, 0, 0},
 	{"several kernels", KV_PLACE_HALVES, 1, {{29, 3, 1, 6, {512, 128, 64}}}, 0, 0, 0},
-	{"both ways", KV_PLACE_HALVES, 1, {{2, 1, 8, 2 * 84, {64}}}, 0, 48 + 84 * 32, 75},
+	{"long runs and short ones",
+	 KV_PLACE_HALVES,
+	 1,
+	 {{2, 1, 8, 2 * 84, {64}}},
+	 0,
+	 48 + 84 * 32,
+	 75},
 };
-#define BOTH_WAYS 4u
 static const struct config {
 	uint32_t path;
 	uint32_t geometry;
 } configs[] = {
 	{OKV_COPY_DMA, 2},    {OKV_COPY_DMA, 1},    {OKV_COPY_AUTO, 1},
 	{OKV_COPY_DMA, 0},    {OKV_COPY_AUTO, 0},   {OKV_COPY_KERNEL, 1},
-	{OKV_COPY_KERNEL, 0}, {OKV_COPY_KERNEL, 3}, {OKV_COPY_AUTO, BOTH_WAYS},
+	{OKV_COPY_KERNEL, 0}, {OKV_COPY_KERNEL, 3}, {OKV_COPY_AUTO, 4},
 };
 #define CONFIGS (SIM_HAS_KERNEL ? 9 : 5)
 /* Those with few layers: a registration has five calls for each. */
@@ -191,12 +196,7 @@ static bool register_with(const struct config *config, uint32_t nth, CUresult re
 
 START_TEST(s20_each_call_of_a_restore_fails)
 {
-	struct standin_counts before, after;
-	sim.standin_counts(&before);
 	ck_assert_uint_gt(restore_with_each(&configs[_i], CUDA_ERROR_LAUNCH_FAILED), 10);
-	sim.standin_counts(&after);
-	if (configs[_i].geometry == BOTH_WAYS && sim_symbol(SIM_NAME(cuStreamWaitValue32)))
-		ck_assert_uint_gt(after.beside, before.beside);
 }
 END_TEST
 

@@ -12,15 +12,16 @@
 #include "device/cuda_device.h"
 
 static struct {
-	int one, two, batches, entries, first_entries, launches, records, waits, gates;
-	uint32_t gate; /* of the last launch that waited for the one before it */
+	int one, two, batches, entries, launches, records, waits, gates;
+	int batch[32];		/* entries of the first calls */
+	uint64_t rows, bytes;	/* that copy engines had */
+	struct oki_gather last; /* launch */
+	uint32_t gate;		/* of the last launch that waited for the one before it */
 	CUstream gated;
 	unsigned blocks, threads; /* of the last launch, of each block */
 	CUstream queue;		  /* of the last launch */
 	CUstream recorded;	  /* where an event was recorded last */
 	int stream_waits;	  /* for events, by STREAM */
-	CUstream forked;	  /* where FORK was recorded last */
-	CUstream side_follows;	  /* up to there, as SIDE waited for it last */
 	CUstream waiter;	  /* the stream of the last wait for an event, and that event */
 	CUevent awaited;
 	CUevent before_launch; /* what the last launch's stream waited for last, if it just did */
@@ -33,10 +34,9 @@ static struct {
 	uint32_t events; /* of layers: the n-th one is (CUevent)n, from 1 on */
 	uintptr_t cut;	 /* where another allocation begins, which no copy to it crosses; or 0 */
 	bool no_memory;
+	bool blind;	/* addresses alone: nothing lies there, and nothing is copied */
 	int fail_after; /* accept this many calls; negative: all */
 } calls;
-
-static const struct oki_cuda_rates *const rates = &oki_cuda_default_rates;
 
 /* All pages lie in this allocation, and nothing else is known. */
 static inline void one_tensor(struct oki_device *device, uintptr_t from, uintptr_t to)
@@ -49,12 +49,20 @@ static inline void one_tensor(struct oki_device *device, uintptr_t from, uintptr
 #define SIDE ((CUstream)(uintptr_t)8)
 #define FORK ((CUevent)(uintptr_t)2000)
 #define POINT ((CUevent)(uintptr_t)2001)
+#define MARK ((CUevent)(uintptr_t)2002)
 
-/* What is copied beside a kernel follows what was in the stream. */
-static void look_at(CUstream stream)
+/* Beside the stream there are kernels and events, and no copy. */
+static void look_at(CUstream stream, uint64_t rows, uint64_t bytes)
 {
-	if (stream == SIDE)
-		ck_assert_ptr_eq(calls.side_follows, STREAM);
+	ck_assert_ptr_ne(stream, SIDE);
+	calls.rows += rows;
+	calls.bytes += bytes;
+}
+
+static void move(void *to, const void *from, size_t bytes)
+{
+	if (!calls.blind)
+		memcpy(to, from, bytes);
 }
 
 static CUresult accept(void)
@@ -67,23 +75,23 @@ static CUresult accept(void)
 
 static CUresult fake_to_device(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
-	look_at(stream);
+	look_at(stream, 1, bytes);
 	calls.one++;
-	memcpy((void *)(uintptr_t)to, from, bytes);
+	move((void *)(uintptr_t)to, from, bytes);
 	return accept();
 }
 
 static CUresult fake_to_host(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-	look_at(stream);
+	look_at(stream, 1, bytes);
 	calls.one++;
-	memcpy(to, (const void *)(uintptr_t)from, bytes);
+	move(to, (const void *)(uintptr_t)from, bytes);
 	return accept();
 }
 
 static CUresult fake_2d(const CUDA_MEMCPY2D *c, CUstream stream)
 {
-	look_at(stream);
+	look_at(stream, c->Height, c->Height * c->WidthInBytes);
 	calls.two++;
 	ck_assert_uint_ge(c->srcPitch, c->WidthInBytes);
 	ck_assert_uint_ge(c->dstPitch, c->WidthInBytes);
@@ -98,7 +106,7 @@ static CUresult fake_2d(const CUDA_MEMCPY2D *c, CUstream stream)
 	const uintptr_t end = (uintptr_t)to + (c->Height - 1) * c->dstPitch + c->WidthInBytes;
 	ck_assert((uintptr_t)to >= calls.cut || end <= calls.cut);
 	for (size_t y = 0; y < c->Height; y++)
-		memcpy(to + y * c->dstPitch, from + y * c->srcPitch, c->WidthInBytes);
+		move(to + y * c->dstPitch, from + y * c->srcPitch, c->WidthInBytes);
 	return accept();
 }
 
@@ -107,15 +115,17 @@ static CUresult fake_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, si
 			   CUmemcpyAttributes *attributes, size_t *first, size_t attribute_count,
 			   CUstream stream)
 {
-	look_at(stream);
-	if (calls.batches++ == 0)
-		calls.first_entries = (int)count;
+	if (calls.batches < 32)
+		calls.batch[calls.batches] = (int)count;
+	calls.batches++;
 	calls.entries += (int)count;
 	ck_assert_uint_eq(attribute_count, 1);
 	ck_assert_uint_eq(*first, 0);
 	ck_assert_int_eq(attributes->srcAccessOrder, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
-	for (size_t i = 0; i < count; i++)
-		memcpy((void *)(uintptr_t)to[i], (const void *)(uintptr_t)from[i], bytes[i]);
+	for (size_t i = 0; i < count; i++) {
+		look_at(stream, 1, bytes[i]);
+		move((void *)(uintptr_t)to[i], (const void *)(uintptr_t)from[i], bytes[i]);
+	}
 	return accept();
 }
 #endif
@@ -126,7 +136,31 @@ static uint32_t count_groups(CUfunction function, unsigned blocks, unsigned thre
 	return blocks * (threads / (uint32_t)(uintptr_t)function);
 }
 
-/* The kernel on the CPU, straight from the words of gather_copy.h. */
+/* Where a launch says when it will be through, beside the counters, and where the one before did.
+ */
+static void look_at_pace(const struct oki_gather *g)
+{
+	const uint64_t *end = (const void *)((uint8_t *)g->counters + OKI_CUDA_COUNTER_BYTES);
+	/* Reads of the host hold nobody up. */
+	ck_assert(!g->to_pages || g->pace == 0);
+	ck_assert_int_eq(!g->pace, !g->beside_pace);
+	ck_assert(g->pace || (!g->until && !g->until_before && !g->beside && !g->restores));
+	ck_assert_int_eq(!g->beside, !g->restores);
+	ck_assert(!g->until_before || g->until_before == calls.last.until);
+	if (g->until) {
+		ck_assert_uint_eq((uintptr_t)g->until % sizeof(*g->until), 0);
+		ck_assert((uint32_t *)g->until >= g->counters + OKI_CUDA_COUNTERS);
+		ck_assert(g->until < end && g->until != g->until_before);
+		*g->until = 1;
+	}
+	if (g->beside) {
+		ck_assert((uint64_t *)(void *)g->beside < end && g->beside != (uint32_t *)g->until);
+		ck_assert(g->beside >= g->counters + OKI_CUDA_COUNTERS);
+		*g->beside = *g->restores;
+	}
+}
+
+/* The kernel on the CPU, straight from the words of gather_copy.h, but at no pace. */
 static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
 			    unsigned by, unsigned bz, unsigned shared, CUstream stream,
 			    void **parameters, void **extra)
@@ -146,6 +180,8 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 	calls.launches++;
 	calls.blocks = gx;
 	calls.threads = bx;
+	look_at_pace(g);
+	calls.last = *g;
 	calls.queue = stream;
 	calls.before_launch = calls.waiter == stream ? calls.awaited : NULL;
 	if (g->counters)
@@ -176,7 +212,7 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 							       row.inner * col->bytes);
 			uint8_t *page =
 				(uint8_t *)(uintptr_t)(col->page0 + row.page * col->page_stride);
-			memcpy(g->to_pages ? page : host, g->to_pages ? host : page, col->bytes);
+			move(g->to_pages ? page : host, g->to_pages ? host : page, col->bytes);
 		}
 		calls.columns++;
 		uint32_t signal = col->signal;
@@ -219,12 +255,8 @@ static CUresult fake_record(CUevent event, CUstream stream)
 {
 	calls.records++;
 	calls.recorded = stream;
-	if (event == FORK) {
-		calls.forked = stream;
-		return CUDA_SUCCESS;
-	}
 	uintptr_t layer = (uintptr_t)event;
-	if (!calls.columns_of_event || !layer || event == POINT)
+	if (!calls.columns_of_event || !layer || event == FORK || event == POINT || event == MARK)
 		return CUDA_SUCCESS;
 	/* In the order of layers, in a stream that is behind their bytes. */
 	ck_assert_uint_eq(layer, ++calls.events);
@@ -233,13 +265,24 @@ static CUresult fake_record(CUevent event, CUstream stream)
 	return CUDA_SUCCESS;
 }
 
+static CUresult fake_event_create(CUevent *ret_event, unsigned flags)
+{
+	(void)flags;
+	*ret_event = MARK;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_event_destroy(CUevent event)
+{
+	ck_assert_ptr_eq(event, MARK);
+	return CUDA_SUCCESS;
+}
+
 static CUresult fake_wait(CUstream stream, CUevent event, unsigned flags)
 {
 	(void)flags;
 	calls.waits++;
 	calls.stream_waits += stream == STREAM;
-	if (stream == SIDE)
-		calls.side_follows = event == FORK ? calls.forked : NULL;
 	calls.waiter = stream;
 	calls.awaited = event;
 	return CUDA_SUCCESS;
@@ -281,6 +324,8 @@ static struct oki_cuda_api fake(bool batch)
 		.memory_free = fake_free,
 		.host_alloc = fake_host_alloc,
 		.host_free = fake_host_free,
+		.event_create = fake_event_create,
+		.event_destroy = fake_event_destroy,
 		.event_record = fake_record,
 		.stream_wait_event = fake_wait,
 		.stream_wait_value = fake_wait_value,

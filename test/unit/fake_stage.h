@@ -18,11 +18,8 @@ static void stage_init(struct stage *s, uint32_t path, bool batch)
 	s->device.api = &s->api;
 	s->device.path = path;
 	s->device.sms = 4;
-	s->device.rates[0] = oki_cuda_default_rates;
-	/* Rows cost what their bytes do, however far apart: a test counts on that alone. */
-	for (uint32_t i = 0; i < OKI_CUDA_FAR_SIZES; i++)
-		s->device.rates[0].far[i] = 1;
-	s->device.rates[1] = s->device.rates[0];
+	s->device.link[0] = s->device.link[1] = 50;
+	s->device.restores = &s->device.own_restores;
 	s->stream.device = &s->device;
 	s->stream.stream = STREAM;
 	s->stream.side = SIDE;
@@ -36,7 +33,7 @@ static void stage_init(struct stage *s, uint32_t path, bool batch)
 /* Kernels count, and every counter that a test uses a few times wraps. */
 static void stage_counters(struct stage *s)
 {
-	calls.counters = malloc(sizeof(s->stream.counts));
+	calls.counters = calloc(1, OKI_CUDA_COUNTER_BYTES);
 	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS; i++)
 		s->stream.counts[i] = calls.counters[i] = UINT32_MAX - 10;
 	s->stream.counter_memory = (CUdeviceptr)(uintptr_t)calls.counters;
@@ -47,6 +44,22 @@ static void stage_fini(struct stage *s)
 {
 	oki_cuda_plans_forget(&s->stream);
 	oki_cuda_chunks_free(&s->stream);
+}
+
+/* So long a kernel waits for an SM, or finds one at once. */
+static inline void stage_wait(struct stage *s, double ns)
+{
+	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+		s->device.probe.waits[i] = ns;
+}
+
+/* A piece ends here. */
+static inline void stage_mark(struct stage *s)
+{
+	struct oki_mark *mark;
+	ck_assert_int_eq(oki_device_cuda.mark_create(&s->device, &mark, NULL), 0);
+	ck_assert_int_eq(oki_device_cuda.record(&s->stream, mark, NULL), 0);
+	oki_device_cuda.mark_destroy(mark);
 }
 
 /* Until every layer is taken. */

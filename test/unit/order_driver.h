@@ -52,6 +52,19 @@ static CUresult model_host_free(void *at)
 	return CUDA_SUCCESS;
 }
 
+static CUresult model_event_create(CUevent *ret_event, unsigned flags)
+{
+	(void)flags;
+	*ret_event = EVENT(MARK);
+	return CUDA_SUCCESS;
+}
+
+static CUresult model_event_destroy(CUevent event)
+{
+	(void)event;
+	return CUDA_SUCCESS;
+}
+
 static CUresult model_register(void *at, size_t bytes, unsigned flags)
 {
 	(void)at, (void)bytes, (void)flags;
@@ -99,6 +112,8 @@ static struct oki_cuda_api model_api(bool batch)
 		.copy_to_host = model_to_host,
 		.copy_2d = model_2d,
 		.launch = model_launch,
+		.event_create = model_event_create,
+		.event_destroy = model_event_destroy,
 		.event_record = model_record,
 		.stream_wait_event = model_wait,
 		.stream_wait_value = model_wait_value,

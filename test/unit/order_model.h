@@ -47,6 +47,7 @@ struct step {
 	CUdeviceptr table;	 /* it writes, or 0 */
 	size_t table_bytes;	 /* of it */
 	const uint32_t *tickets; /* a kernel draws */
+	const uint64_t *until;	 /* where it says when it ends */
 };
 
 /* What a counter says: a kernel that raises it, how far, and what has ended by then. */
@@ -76,7 +77,8 @@ static struct {
 	/* Of each counter the last ones, the latest first. Of a layer's counter each follows all
 	 * of the one behind it. */
 	struct raise raises[OKI_CUDA_COUNTERS][RAISES];
-	uint32_t counters[OKI_CUDA_COUNTERS]; /* in the GPU's memory */
+	/* In the GPU's memory, and what is behind them. */
+	uint32_t counters[OKI_CUDA_COUNTER_BYTES / sizeof(uint32_t)] __attribute__((aligned(8)));
 	CUdeviceptr next_table;
 	bool no_memory;
 	int refuse_after; /* accept this many calls; negative: all */
@@ -85,9 +87,11 @@ static struct {
 
 /* What happened in all seeds. */
 static struct {
-	uint32_t engine_copies, side_copies, stacked_copies, tables;
-	uint32_t kernels, joint_kernels, lane_kernels, overlaps, gates, counter_waits, layer_events;
-	uint32_t calls[3]; /* by enum oki_cuda_way */
+	uint32_t engine_copies, stacked_copies, tables;
+	uint32_t kernels, joint_kernels, lane_kernels, overlaps, ends, gates, counter_waits,
+		layer_events;
+	uint32_t calls[2]; /* by copy engines, by the kernel */
+	uint32_t turns;	   /* from one to the other within a part */
 	uint32_t cut_calls, sliced, failed_operations, drains, operations_without_counters;
 } seen;
 
@@ -243,6 +247,7 @@ static CUresult copy_layers(uint64_t layers, CUstream stream)
 {
 	struct past before = *past_of(stream);
 	bool goes_on = layers == model.copying && stream == model.copying_in;
+	must(stream == STREAM(MAIN), "a copy in stream %u", stream_number(stream));
 	if (refuses())
 		return CUDA_ERROR_LAUNCH_FAILED;
 	for (uint32_t layer = 0; layer < 64 && !goes_on; layer++) {
@@ -255,7 +260,6 @@ static CUresult copy_layers(uint64_t layers, CUstream stream)
 	model.copying = layers;
 	model.copying_in = stream;
 	seen.engine_copies += !goes_on;
-	seen.side_copies += !goes_on && stream == STREAM(SIDE);
 	seen.stacked_copies += !goes_on && (layers & (layers - 1)) != 0;
 	return CUDA_SUCCESS;
 }
@@ -319,6 +323,27 @@ static void raise_counter(uint32_t counter, uint32_t kernel, uint32_t by, const 
 	*raise = (struct raise){kernel, model.counters[counter], *then};
 }
 
+/* Where it says when it will be through is read by the next kernel alone, and written again by none
+ * that may be there with that one. */
+static void check_until(uint32_t kernel, const struct oki_gather *g)
+{
+	const struct step *own = &model.steps[kernel];
+	uint32_t other = 0;
+	if (!g->until)
+		return;
+	must((void *)g->until >= (void *)&model.counters[OKI_CUDA_COUNTERS] &&
+		     (void *)(g->until + 1) <= (void *)(&model.counters + 1),
+	     "kernel %u writes its end elsewhere", kernel);
+	while ((other = past_lacks(&own->before, &model.kernels, other)) != NO_STEP) {
+		must(g->until != model.steps[other].until, "kernels %u and %u write one end", other,
+		     kernel);
+		must(g->until_before == model.steps[other].until,
+		     "kernel %u does not heed kernel %u, which may be there", kernel, other);
+		other++;
+	}
+	seen.ends += g->until_before != NULL;
+}
+
 static void draw_tickets(uint32_t kernel, const struct oki_gather *g, uint32_t groups)
 {
 	must(g->counters == model.counters, "kernel %u has other counters", kernel);
@@ -359,12 +384,14 @@ static CUresult model_launch(CUfunction function, unsigned gx, unsigned gy, unsi
 		return CUDA_ERROR_LAUNCH_FAILED;
 	uint32_t kernel = add_step(stream);
 	model.steps[kernel].tickets = g->tickets;
+	model.steps[kernel].until = g->until;
 	for (uint32_t c = 0; c < g->column_count; c++)
 		check_table(kernel, &g->tables[g->columns[c].table]);
 	if (g->counters) {
 		must(past_lacks(&model.steps[kernel].before, &model.zeros, 0) == NO_STEP,
 		     "kernel %u counts from no value", kernel);
 		check_others(kernel);
+		check_until(kernel, g);
 		draw_tickets(kernel, g, groups);
 		raise_counter(0, kernel, groups, &model.steps[kernel].before);
 	}

@@ -1,5 +1,5 @@
-/* The operations copy engines are given: the bytes of a plain loop, and few of them. No GPU: the
- * driver's calls are replaced by ones that copy at once and count. */
+/* The operations copy engines are given: the bytes of a plain loop, few of them, and as many as are
+ * counted before. No GPU: the driver's calls are replaced by ones that copy at once and count. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,13 +13,16 @@
 #include "test/unit/fake_cuda.h"
 #include "support/suite.h"
 
-static const struct oki_cuda_queue restores = {.direction = OKI_TO_PAGES};
-static const struct oki_cuda_queue publishes = {.direction = OKI_TO_BLOCKS};
+static const struct oki_cuda_queue restores = {.stream = STREAM, .direction = OKI_TO_PAGES};
+static const struct oki_cuda_queue publishes = {.stream = STREAM, .direction = OKI_TO_BLOCKS};
+
+static struct oki_cuda_api api;
+static const struct oki_device device = {.api = &api, .link = {50, 50}};
 
 START_TEST(bytes_as_a_plain_loop)
 {
 	uint64_t seed = 11 + (uint64_t)_i;
-	struct oki_cuda_api api = fake(_i % 2 == 0);
+	api = fake(_i % 2 == 0);
 	for (int n = 0; n < 300; n++) {
 		struct copy_case c;
 		case_generate(&c, &seed, n % 7 == 6 ? 40 : 1);
@@ -33,10 +36,10 @@ START_TEST(bytes_as_a_plain_loop)
 		case_place(&c, host, pages);
 		case_expect(&c, host, direction, want_host, want_pages);
 		const struct oki_layer_map *map = &c.map;
-		struct oki_cuda_queue queue = {.direction = direction, .empty = n % 3 == 0};
-		ck_assert_int_eq(oki_cuda_copy(&api, rates, &queue, &map, 1, NULL, c.runs,
-					       c.run_count, NULL),
-				 0);
+		struct oki_cuda_queue queue = {STREAM, direction, n % 3 == 0};
+		ck_assert_int_eq(
+			oki_cuda_copy(&device, &queue, &map, 1, NULL, c.runs, c.run_count, NULL),
+			0);
 		ck_assert_msg(memcmp(host, want_host, c.host_bytes) == 0 &&
 				      memcmp(pages, want_pages, c.pages_bytes) == 0,
 			      "case %d of seed %d", n, _i);
@@ -69,11 +72,10 @@ static void tensor_init(struct tensor *t, uint64_t row)
 	};
 }
 
-static void tensor_copy(struct tensor *t, struct oki_cuda_api *api, struct oki_run *runs,
-			uint32_t count, int expected)
+static void tensor_copy(struct tensor *t, struct oki_run *runs, uint32_t count, int expected)
 {
 	const struct oki_layer_map *map = &t->map;
-	ck_assert_int_eq(oki_cuda_copy(api, rates, &restores, &map, 1, NULL, runs, count, NULL),
+	ck_assert_int_eq(oki_cuda_copy(&device, &restores, &map, 1, NULL, runs, count, NULL),
 			 expected);
 }
 
@@ -87,7 +89,7 @@ static void tensor_fini(struct tensor *t)
 START_TEST(a_run_is_one_copy_per_segment)
 {
 	struct tensor t;
-	struct oki_cuda_api api = fake(true);
+	api = fake(true);
 	tensor_init(&t, ROW);
 	struct oki_run run = {
 		.host = t.host,
@@ -96,7 +98,7 @@ START_TEST(a_run_is_one_copy_per_segment)
 		.page_pitch = 1,
 		.inner = 1,
 	};
-	tensor_copy(&t, &api, &run, 1, 0);
+	tensor_copy(&t, &run, 1, 0);
 	ck_assert_int_eq(calls.two, 2);
 	ck_assert_int_eq(calls.one + calls.batches, 0);
 	tensor_fini(&t);
@@ -107,7 +109,7 @@ END_TEST
 START_TEST(two_loops_take_the_shorter_one)
 {
 	struct tensor t;
-	struct oki_cuda_api api = fake(true);
+	api = fake(true);
 	tensor_init(&t, ROW);
 	t.map.segment_count = 1;
 	struct oki_run run = {
@@ -118,10 +120,10 @@ START_TEST(two_loops_take_the_shorter_one)
 		.inner = 2,
 		.inner_step = 2,
 	};
-	tensor_copy(&t, &api, &run, 1, 0);
+	tensor_copy(&t, &run, 1, 0);
 	ck_assert_int_eq(calls.two, 2);
 	run.inner_step = 1; /* the two pages touch, and are one row */
-	tensor_copy(&t, &api, &run, 1, 0);
+	tensor_copy(&t, &run, 1, 0);
 	ck_assert_int_eq(calls.two, 3);
 	ck_assert_int_eq(calls.one + calls.batches, 0);
 	tensor_fini(&t);
@@ -132,7 +134,7 @@ END_TEST
 START_TEST(contiguous_is_one_plain_copy)
 {
 	struct tensor t;
-	struct oki_cuda_api api = fake(true);
+	api = fake(true);
 	tensor_init(&t, ROW);
 	t.map.page_stride = 2 * ROW;
 	t.map.segments[1].page_offset = ROW;
@@ -143,7 +145,7 @@ START_TEST(contiguous_is_one_plain_copy)
 		.page_pitch = 1,
 		.inner = 1,
 	};
-	tensor_copy(&t, &api, &run, 1, 0);
+	tensor_copy(&t, &run, 1, 0);
 	ck_assert_int_eq(calls.one, 1);
 	ck_assert_int_eq(calls.two + calls.batches, 0);
 	tensor_fini(&t);
@@ -154,7 +156,7 @@ END_TEST
 START_TEST(scattered_rows_share_a_call)
 {
 	struct tensor t;
-	struct oki_cuda_api api = fake(_i == 0);
+	api = fake(_i == 0);
 	struct oki_run runs[16];
 	tensor_init(&t, ROW);
 	for (uint32_t i = 0; i < 16; i++)
@@ -164,7 +166,7 @@ START_TEST(scattered_rows_share_a_call)
 			.inner = 1,
 			.page = (i * 5) % 16,
 		};
-	tensor_copy(&t, &api, runs, 16, 0);
+	tensor_copy(&t, runs, 16, 0);
 	bool batch = _i == 0 && OKI_CUDA_HAS_BATCH;
 	ck_assert_int_eq(calls.batches, batch ? 1 : 0);
 	ck_assert_int_eq(calls.entries, batch ? 32 : 0);
@@ -173,31 +175,31 @@ START_TEST(scattered_rows_share_a_call)
 }
 END_TEST
 
-/* A 2-D copy has a price: two long rows are cheaper in the batch, but many are not. */
-START_TEST(few_long_rows_join_the_batch)
+/* A 2-D copy has a price: two rows are cheaper in the batch, but many are not. */
+START_TEST(few_rows_join_the_batch)
 {
 	struct tensor t;
-	struct oki_cuda_api api = fake(true);
-	tensor_init(&t, 32u << 10);
+	api = fake(true);
+	tensor_init(&t, ROW);
 	struct oki_run run = {
 		.host = t.host,
-		.host_pitch = 128u << 10,
+		.host_pitch = 4 * ROW,
 		.blocks = 2,
 		.page_pitch = 1,
 		.inner = 1,
 	};
-	tensor_copy(&t, &api, &run, 1, 0);
+	tensor_copy(&t, &run, 1, 0);
 	ck_assert_int_eq(calls.two, OKI_CUDA_HAS_BATCH ? 0 : 2);
 	ck_assert_int_eq(calls.entries, OKI_CUDA_HAS_BATCH ? 4 : 0);
 	api = fake(false);
-	tensor_copy(&t, &api, &run, 1, 0);
+	tensor_copy(&t, &run, 1, 0);
 	ck_assert_int_eq(calls.two, 2);
 	t.map.segment_count = 1;
-	run.host_pitch = 32u << 10;
+	run.host_pitch = ROW;
 	run.page_pitch = 2;
 	run.blocks = 30;
 	api = fake(true);
-	tensor_copy(&t, &api, &run, 1, 0);
+	tensor_copy(&t, &run, 1, 0);
 	ck_assert_int_eq(calls.two, 1);
 	ck_assert_int_eq(calls.entries, 0);
 	tensor_fini(&t);
@@ -208,7 +210,7 @@ END_TEST
 START_TEST(a_pitch_no_2d_copy_has)
 {
 	struct tensor t;
-	struct oki_cuda_api api = fake(false);
+	api = fake(false);
 	tensor_init(&t, ROW);
 	t.map.segment_count = 1;
 	struct oki_run run = {
@@ -218,7 +220,7 @@ START_TEST(a_pitch_no_2d_copy_has)
 		.page_pitch = 2,
 		.inner = 1,
 	};
-	tensor_copy(&t, &api, &run, 1, 0);
+	tensor_copy(&t, &run, 1, 0);
 	ck_assert_int_eq(calls.two, 0);
 	ck_assert_int_eq(calls.one, 8);
 	tensor_fini(&t);
@@ -229,7 +231,7 @@ START_TEST(a_refused_copy_ends_the_layer)
 {
 	struct tensor t;
 	struct okv_error err = {0};
-	struct oki_cuda_api api = fake(false);
+	api = fake(false);
 	struct oki_run runs[4];
 	tensor_init(&t, ROW);
 	for (uint32_t i = 0; i < 4; i++)
@@ -241,7 +243,7 @@ START_TEST(a_refused_copy_ends_the_layer)
 					   .page = 16 * i};
 	calls.fail_after = 3;
 	const struct oki_layer_map *map = &t.map;
-	ck_assert_int_eq(oki_cuda_copy(&api, rates, &restores, &map, 1, NULL, runs, 4, &err),
+	ck_assert_int_eq(oki_cuda_copy(&device, &restores, &map, 1, NULL, runs, 4, &err),
 			 OKV_E_COPY);
 	ck_assert_int_eq(calls.two, 4);
 	ck_assert_int_eq(err.device_error, CUDA_ERROR_LAUNCH_FAILED);
@@ -254,7 +256,7 @@ END_TEST
 START_TEST(layers_share_a_batch)
 {
 	struct tensor t;
-	struct oki_cuda_api api = fake(true);
+	api = fake(true);
 	struct oki_layer_map layers[4];
 	const struct oki_layer_map *maps[4];
 	tensor_init(&t, ROW);
@@ -270,7 +272,7 @@ START_TEST(layers_share_a_batch)
 		runs[i] = (struct oki_run){
 			.host = t.host + i * 12 * ROW, .blocks = 1, .inner = 1, .page = i * 3};
 	memset(t.host, 0x77, 16 * 4 * ROW);
-	ck_assert_int_eq(oki_cuda_copy(&api, rates, &restores, maps, 4, NULL, runs, 2, NULL), 0);
+	ck_assert_int_eq(oki_cuda_copy(&device, &restores, maps, 4, NULL, runs, 2, NULL), 0);
 	ck_assert_int_eq(calls.batches, OKI_CUDA_HAS_BATCH ? 1 : 0);
 	ck_assert_int_eq(OKI_CUDA_HAS_BATCH ? calls.entries : calls.one, 8);
 	for (uint32_t l = 0; l < 4; l++)
@@ -356,7 +358,7 @@ static void stacked_expect(struct stacked *k, uint32_t layer, const struct oki_r
 }
 
 /* Copy, and compare with the same copy row by row. */
-static void stacked_copy(struct stacked *k, struct oki_cuda_api *api, enum oki_direction direction,
+static void stacked_copy(struct stacked *k, enum oki_direction direction,
 			 const struct oki_run *runs, uint32_t count)
 {
 	uint64_t all = k->pages / k->each * k->block, seed = 23;
@@ -370,9 +372,8 @@ static void stacked_copy(struct stacked *k, struct oki_cuda_api *api, enum oki_d
 				stacked_expect(k, l, &runs[i], r / k->segments, r % k->segments,
 					       direction);
 	calls.one = calls.two = calls.batches = calls.entries = 0;
-	ck_assert_int_eq(oki_cuda_copy(api, rates,
-				       direction == OKI_TO_PAGES ? &restores : &publishes, k->maps,
-				       STACKED, (uint32_t[]){STACKED}, runs, count, NULL),
+	ck_assert_int_eq(oki_cuda_copy(&device, direction == OKI_TO_PAGES ? &restores : &publishes,
+				       k->maps, STACKED, (uint32_t[]){STACKED}, runs, count, NULL),
 			 0);
 	ck_assert(memcmp(k->host, k->want_host, all) == 0);
 	ck_assert(memcmp(k->memory, k->want_memory, 2 * all) == 0);
@@ -381,7 +382,7 @@ static void stacked_copy(struct stacked *k, struct oki_cuda_api *api, enum oki_d
 /* Every kind of tensor, tidy and scattered, whether or not a copy may span layers. */
 START_TEST(stacked_layers_have_the_same_bytes)
 {
-	struct oki_cuda_api api = fake(_i % 2);
+	api = fake(_i % 2);
 	for (uint32_t n = 0; n < STACKED_KINDS * 3 * 4; n++) {
 		struct stacked k;
 		uint32_t pages = 1 + n % 4 * 7, count = 0;
@@ -390,7 +391,7 @@ START_TEST(stacked_layers_have_the_same_bytes)
 		struct oki_run runs[64], tidy = {.host = k.host, .blocks = pages, .inner = 1};
 		tidy.host_pitch = pages > 1 ? k.block : 0;
 		tidy.page_pitch = pages > 1;
-		stacked_copy(&k, &api, n % 2 ? OKI_TO_PAGES : OKI_TO_BLOCKS, &tidy, 1);
+		stacked_copy(&k, n % 2 ? OKI_TO_PAGES : OKI_TO_BLOCKS, &tidy, 1);
 		/* Pairs and single blocks, in no order. */
 		for (uint32_t i = 0; i + 1 < pages; i += 3)
 			runs[count++] = (struct oki_run){.host = k.host + i * k.block,
@@ -399,7 +400,7 @@ START_TEST(stacked_layers_have_the_same_bytes)
 							 .page = pages - 2 - i,
 							 .page_pitch = 1,
 							 .inner = 1};
-		stacked_copy(&k, &api, n % 2 ? OKI_TO_BLOCKS : OKI_TO_PAGES, runs, count);
+		stacked_copy(&k, n % 2 ? OKI_TO_BLOCKS : OKI_TO_PAGES, runs, count);
 		stacked_fini(&k);
 		/* Blocks of three pages each, the last of which lies elsewhere. */
 		stacked_init(&k, (enum stacked_kind)(n % STACKED_KINDS), 1 + n / 4 % 3, 12, 3, 40);
@@ -416,7 +417,7 @@ START_TEST(stacked_layers_have_the_same_bytes)
 					   .page_pitch = 3,
 					   .inner = 1,
 					   .inner_first = 2};
-		stacked_copy(&k, &api, n % 2 ? OKI_TO_PAGES : OKI_TO_BLOCKS, runs, 2);
+		stacked_copy(&k, n % 2 ? OKI_TO_PAGES : OKI_TO_BLOCKS, runs, 2);
 		stacked_fini(&k);
 	}
 }
@@ -424,7 +425,7 @@ END_TEST
 
 START_TEST(stacked_layers_take_few_copies)
 {
-	struct oki_cuda_api api = fake(true);
+	api = fake(true);
 	struct stacked k;
 	/* One page of all layers is one range, and many tidy ones are as well. */
 	stacked_init(&k, PAGES_OF_LAYERS, 2, 8, 1, 4096);
@@ -432,70 +433,155 @@ START_TEST(stacked_layers_take_few_copies)
 	struct oki_run tidy = {.host = k.host, .blocks = 8, .inner = 1};
 	tidy.host_pitch = k.block;
 	tidy.page_pitch = 1;
-	stacked_copy(&k, &api, OKI_TO_PAGES, &one, 1);
+	stacked_copy(&k, OKI_TO_PAGES, &one, 1);
 	ck_assert_int_eq(calls.one + calls.two + calls.entries, 1);
-	stacked_copy(&k, &api, OKI_TO_PAGES, &tidy, 1);
+	stacked_copy(&k, OKI_TO_PAGES, &tidy, 1);
 	ck_assert_int_eq(calls.one + calls.two + calls.entries, 1);
 	stacked_fini(&k);
 	/* K and V of all layers at one distance: a row is one 2-D copy. */
 	stacked_init(&k, LAYERS_OF_REGIONS, 2, 8, 1, 4096);
 	one.host = tidy.host = k.host;
-	stacked_copy(&k, &api, OKI_TO_BLOCKS, &one, 1);
+	stacked_copy(&k, OKI_TO_BLOCKS, &one, 1);
 	ck_assert_int_eq(calls.two, 1);
 	ck_assert_int_eq(calls.one + calls.entries, 0);
 	/* Many rows are fewer copies layer by layer: 8 are less than 6 layers of K and V. */
-	stacked_copy(&k, &api, OKI_TO_BLOCKS, &tidy, 1);
+	stacked_copy(&k, OKI_TO_BLOCKS, &tidy, 1);
 	ck_assert_int_eq(calls.two, 8);
 	stacked_fini(&k);
 	stacked_init(&k, LAYERS_OF_REGIONS, 2, 16, 1, 4096);
 	tidy = (struct oki_run){
 		.host = k.host, .host_pitch = k.block, .blocks = 16, .page_pitch = 1, .inner = 1};
-	stacked_copy(&k, &api, OKI_TO_BLOCKS, &tidy, 1);
+	stacked_copy(&k, OKI_TO_BLOCKS, &tidy, 1);
 	ck_assert_int_eq(calls.two, 12);
 	stacked_fini(&k);
 	/* A layer that lies elsewhere: each on its own. */
 	stacked_init(&k, UNEVEN, 1, 8, 1, 4096);
 	one.host = k.host;
-	stacked_copy(&k, &api, OKI_TO_PAGES, &one, 1);
+	stacked_copy(&k, OKI_TO_PAGES, &one, 1);
 	ck_assert_int_eq(OKI_CUDA_HAS_BATCH ? calls.entries : calls.one, (int)STACKED);
 	stacked_fini(&k);
 }
 END_TEST
 
-/* Prices are of all the layers, stacked or not, and copies nobody could make are not in them. */
-START_TEST(stacks_have_a_price)
+/* ---- counting ---- */
+
+/* Where layers of random rows lie: at one distance, or one of them elsewhere. */
+enum lie {
+	APART,
+	TOO_FAR,   /* for a 2-D copy */
+	IN_A_PAGE, /* all layers of it, and of a block: segments may touch */
+	ODD_ONE,
+	LIES,
+};
+
+#define COUNTED 7u
+
+/* The first of them is the case's own. Addresses alone: nothing lies there. */
+static void lay(const struct copy_case *c, enum lie lie, uint32_t layers,
+		struct oki_layer_map *ret_maps)
 {
-	struct oki_run one = {.blocks = 1, .inner = 1};
-	struct oki_run run = {.blocks = 4, .host_pitch = 1 << 20, .page_pitch = 3, .inner = 1};
-	struct stacked k;
-	stacked_init(&k, UNEVEN, 2, 8, 1, 4096);
-	double alone = 0;
-	for (uint32_t l = 0; l < STACKED; l++)
-		alone += oki_cuda_copy_ns(rates, true, k.maps[l], &run);
-	double all = oki_cuda_stack_ns(rates, true, k.maps, STACKED, &run);
-	ck_assert(all > 0.9 * alone && all < 1.1 * alone);
-	stacked_fini(&k);
-	/* Layers of 3 GiB each: no 2-D copy has such a pitch. */
-	struct oki_layer_map far[STACKED];
+	uint64_t row = oki_layer_row_bytes(&c->map);
+	uint64_t far = lie == TOO_FAR ? 3ull << 30 : c->pages_bytes;
+	for (uint64_t l = 0; l < layers; l++) {
+		struct oki_layer_map *map = &ret_maps[l];
+		*map = c->map;
+		map->base += l * (lie == IN_A_PAGE ? row : far);
+		if (lie == IN_A_PAGE)
+			map->page_stride = layers * row;
+		if (lie == ODD_ONE && l == layers / 2)
+			map->base += far / 2 + 1;
+		for (uint32_t s = 0; s < map->segment_count; s++)
+			map->segments[s].block_offset += l * (lie == IN_A_PAGE ? row : 1 << 20);
+	}
+}
+
+/* That of one run in every one of these layers. Returns whether it was counted in all at once. */
+static bool count_all(enum oki_direction direction, const struct oki_layer_map *const *maps,
+		      uint32_t layers, const struct oki_run *run, struct oki_cuda_work *sum)
+{
+	struct oki_cuda_work work = {0};
+	uint64_t bytes = oki_run_rows(run) * oki_layer_row_bytes(maps[0]);
+	oki_cuda_count(&device, direction, maps, layers, run, &work);
+	bool at_once = work.bytes == layers * bytes;
+	ck_assert(at_once || work.bytes == bytes);
+	for (uint32_t l = 1; l < layers && !at_once; l++)
+		oki_cuda_count(&device, direction, &maps[l], 1, run, &work);
+	sum->bytes += work.bytes;
+	sum->rows += work.rows;
+	sum->operations += work.operations;
+	return at_once && layers > 1;
+}
+
+/* A count is of exactly those operations, rows and bytes that a copy of the same has. */
+START_TEST(what_is_counted_is_what_is_copied)
+{
+	uint64_t seed = 19 + (uint64_t)_i;
+	uint32_t at_once = 0, one_by_one = 0;
+	for (int n = 0; n < 1000; n++) {
+		struct copy_case c;
+		struct oki_layer_map layers[COUNTED];
+		const struct oki_layer_map *maps[COUNTED];
+		struct oki_cuda_work work = {0};
+		bool is_long = n % 11 == 10;
+		api = fake(_i % 2);
+		calls.blind = true;
+		case_generate(&c, &seed, is_long ? 20000 : n % 7 == 6 ? 40 : 1);
+		case_place(&c, (uint8_t *)(1ull << 40), (uint8_t *)(1ull << 42));
+		uint32_t count = 1 + case_below(&seed, COUNTED);
+		enum lie lie = (enum lie)case_below(&seed, LIES);
+		lay(&c, lie, count, layers);
+		for (uint32_t l = 0; l < count; l++)
+			maps[l] = &layers[l];
+		bool alone = case_below(&seed, 3) == 0;
+		uint32_t spans[COUNTED] = {count};
+		for (uint32_t l = 0; l < count && alone; l++)
+			spans[l] = 1;
+		enum oki_direction direction = n % 2 ? OKI_TO_PAGES : OKI_TO_BLOCKS;
+		struct oki_cuda_queue queue = {STREAM, direction, n % 3 == 0};
+		for (uint32_t i = 0; i < c.run_count; i++)
+			for (uint32_t l = 0; l < count; l += spans[l])
+				*(count_all(direction, maps + l, spans[l], &c.runs[i], &work)
+					  ? &at_once
+					  : &one_by_one) += 1;
+		ck_assert_int_eq(calls.one + calls.two + calls.batches, 0);
+		ck_assert_int_eq(oki_cuda_copy(&device, &queue, maps, count, spans, c.runs,
+					       c.run_count, NULL),
+				 0);
+		uint64_t made = (uint64_t)(calls.one + calls.two + calls.entries);
+		ck_assert_msg(work.operations == made, "case %d of seed %d: %d counted, %d made", n,
+			      _i, (int)work.operations, (int)made);
+		ck_assert_uint_eq(work.bytes, calls.bytes);
+		/* Only an operation's length may cut a row. */
+		ck_assert(is_long ? work.rows <= calls.rows : work.rows == calls.rows);
+	}
+	ck_assert_uint_gt(at_once, 300);
+	ck_assert_uint_gt(one_by_one, 300);
+}
+END_TEST
+
+/* One row in layers at one distance is an operation; in layers of 3 GiB each, as no 2-D copy has
+ * such a pitch, or where one lies elsewhere, it is as many as there are layers. */
+START_TEST(only_copies_that_can_be_are_counted)
+{
+	static const uint64_t distances[] = {1ull << 30, 3ull << 30, 1ull << 30};
+	struct oki_layer_map layers[STACKED];
 	const struct oki_layer_map *maps[STACKED];
+	struct oki_run run = {.blocks = 1, .inner = 1};
+	struct oki_cuda_work work = {0};
+	api = fake(_i / 3);
 	for (uint64_t l = 0; l < STACKED; l++) {
-		far[l] = (struct oki_layer_map){
-			.base = (uint8_t *)(uintptr_t)((1 + l) * (3ull << 30)),
+		uint64_t odd = _i % 3 == 2 && l == 1 ? 65536 : 0;
+		layers[l] = (struct oki_layer_map){
+			.base = (uint8_t *)(uintptr_t)((1 + l) * distances[_i % 3] + odd),
 			.page_stride = 65536,
 			.segment_count = 1,
-			.page_count = 64,
-			.segments = {{0, l * 65536, 65536}}};
-		maps[l] = &far[l];
+			.segments = {{0, l * 4096, 4096}}};
+		maps[l] = &layers[l];
 	}
-	alone = STACKED * oki_cuda_copy_ns(rates, true, maps[0], &run);
-	all = oki_cuda_stack_ns(rates, true, maps, STACKED, &run);
-	ck_assert(all > 0.9 * alone && all < 1.1 * alone);
-	/* Nearer ones: cheaper than each on its own. */
-	for (uint64_t l = 0; l < STACKED; l++)
-		far[l].base = (uint8_t *)(uintptr_t)((1 + l) * (1ull << 30));
-	alone = STACKED * oki_cuda_copy_ns(rates, false, maps[0], &one);
-	all = oki_cuda_stack_ns(rates, false, maps, STACKED, &one);
-	ck_assert(all < 0.9 * alone);
+	bool at_once = count_all(OKI_TO_PAGES, maps, STACKED, &run, &work);
+	ck_assert_int_eq(at_once, _i % 3 == 0);
+	ck_assert_uint_eq(work.operations, at_once ? 1 : STACKED);
+	ck_assert_uint_eq(work.rows, STACKED);
 }
 END_TEST
 
@@ -509,13 +595,14 @@ int main(void)
 	tcase_add_test(tc, two_loops_take_the_shorter_one);
 	tcase_add_test(tc, contiguous_is_one_plain_copy);
 	tcase_add_loop_test(tc, scattered_rows_share_a_call, 0, 2);
-	tcase_add_test(tc, few_long_rows_join_the_batch);
+	tcase_add_test(tc, few_rows_join_the_batch);
 	tcase_add_test(tc, a_pitch_no_2d_copy_has);
 	tcase_add_test(tc, a_refused_copy_ends_the_layer);
 	tcase_add_test(tc, layers_share_a_batch);
 	tcase_add_loop_test(tc, stacked_layers_have_the_same_bytes, 0, 2);
 	tcase_add_test(tc, stacked_layers_take_few_copies);
-	tcase_add_test(tc, stacks_have_a_price);
+	tcase_add_loop_test(tc, what_is_counted_is_what_is_copied, 0, 2);
+	tcase_add_loop_test(tc, only_copies_that_can_be_are_counted, 0, 6);
 	suite_add_tcase(suite, tc);
 	return kv_suite_run(suite);
 }

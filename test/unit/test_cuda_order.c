@@ -28,6 +28,7 @@ struct stage {
 	struct oki_cuda_api api;
 	struct oki_device device;
 	struct oki_stream stream;
+	struct oki_mark *mark;
 	bool fresh; /* it was made just now */
 };
 
@@ -74,12 +75,14 @@ static void stage_init(struct stage *s)
 	s->api = model_api(below(8) > 0);
 	s->device.api = &s->api;
 	s->device.sms = 4;
-	s->device.rates[0] = s->device.rates[1] = oki_cuda_default_rates;
+	s->device.link[0] = s->device.link[1] = 50;
+	s->device.restores = &s->device.own_restores;
 	for (uintptr_t i = 0; i < 3; i++)
 		s->device.gather[i] = (CUfunction)((uintptr_t)8 << i);
 	s->device.tensors[0] = (struct oki_cuda_tensor){LAYER_AT(0), LAYER_AT(MODEL_LAYERS)};
 	s->device.tensor_count = below(4) == 0;
 	stage_pin(s);
+	must(oki_device_cuda.mark_create(&s->device, &s->mark, NULL) == 0, "no mark");
 	s->stream = (struct oki_stream){
 		.device = &s->device,
 		.stream = STREAM(MAIN),
@@ -98,6 +101,7 @@ static void stage_init(struct stage *s)
 
 static void stage_fini(struct stage *s)
 {
+	oki_device_cuda.mark_destroy(s->mark);
 	oki_cuda_chunks_free(&s->stream);
 	oki_cuda_reach_remove(&s->device, ARENA);
 	oki_cuda_unpin(ARENA);
@@ -181,11 +185,24 @@ static void make_operation(void)
 
 /* ---- copying ---- */
 
-static void count_call(const struct stage *s)
+static void count_call(const struct stage *s, bool last)
 {
-	seen.calls[s->stream.way]++;
-	seen.cut_calls += s->device.in_pieces && s->device.path == OKV_COPY_KERNEL &&
-			  s->stream.way == OKI_CUDA_WAY_DMA;
+	seen.calls[s->stream.by_kernel]++;
+	seen.turns += s->stream.by_kernel != last;
+	seen.cut_calls +=
+		s->device.in_pieces && s->device.path == OKV_COPY_KERNEL && !s->stream.by_kernel;
+}
+
+/* A piece ends, whenever the worker likes. */
+static bool mark(struct stage *s)
+{
+	struct okv_error err = {0};
+	if (oki_device_cuda.record(&s->stream, s->mark, &err) == 0) {
+		must_have_all(&model.events[MARK], "a mark");
+		return true;
+	}
+	must(model.refused, "failed though nothing did: %s", err.text);
+	return false;
 }
 
 static bool record(struct stage *s, CUevent event)
@@ -202,6 +219,7 @@ static bool copy_all(struct stage *s, const struct oki_layer_copy *layers, uint3
 {
 	for (uint32_t done = 0; done < count;) {
 		struct okv_error err = {0};
+		bool last = s->stream.by_kernel;
 		int taken = oki_cuda_ways_copy(&s->stream, operation.direction, layers + done,
 					       count - done, &err);
 		if (taken < 0) {
@@ -210,7 +228,7 @@ static bool copy_all(struct stage *s, const struct oki_layer_copy *layers, uint3
 		}
 		must(taken > 0 && (uint32_t)taken <= count - done, "%d of %u layers", taken,
 		     count - done);
-		count_call(s);
+		count_call(s, last);
 		done += (uint32_t)taken;
 	}
 	must(s->stream.pending.count == 0, "all is answered for, and something is pending");
@@ -244,9 +262,11 @@ static bool copy_some(struct stage *s, uint32_t part, uint32_t first, uint32_t c
 		if (share->path == OKV_COPY_KERNEL)
 			s->device.path = OKV_COPY_KERNEL;
 	}
-	/* A device without a kernel keeps no plan, as one without memory for it. */
+	/* Whichever way suits them, it may be the other one in the next piece. */
 	if (below(8) == 0)
 		s->device.path = OKV_COPY_DMA;
+	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+		s->device.probe.waits[i] = below(2) ? 1e8 : 0;
 	model.no_memory = below(8) == 0;
 	if (count == 1 && layers[0].run_count > 1 && below(3) == 0)
 		return copy_sliced(s, &layers[0]);
@@ -276,14 +296,6 @@ static uint64_t make_events(uint32_t part, CUevent *ret_events)
 	return wanted;
 }
 
-static bool mark(struct stage *s, const char *what)
-{
-	if (!record(s, EVENT(MARK)))
-		return false;
-	must_have_all(&model.events[MARK], what);
-	return true;
-}
-
 static bool copy_part(struct stage *s, uint32_t part)
 {
 	CUevent events[MODEL_LAYERS];
@@ -294,6 +306,8 @@ static bool copy_part(struct stage *s, uint32_t part)
 		count = layers_together(first);
 		if (below(6) == 0 && !record(s, EVENT(BARE)))
 			return false;
+		if (below(4) == 0 && !mark(s))
+			return false;
 		if (!copy_some(s, part, first, count, without ? NULL : events + first))
 			return false;
 	}
@@ -301,7 +315,7 @@ static bool copy_part(struct stage *s, uint32_t part)
 	     (unsigned long long)model.ready, (unsigned long long)wanted);
 	check_counts(s);
 	/* The worker may put its mark behind some parts; behind the last one it does. */
-	return (part + 1 < operation.parts && below(2) == 0) || mark(s, "the mark after a part");
+	return (part + 1 < operation.parts && below(2) == 0) || mark(s);
 }
 
 /* What was accepted ends before anyone hears of it: a mark says when, or is refused as well. */
@@ -309,11 +323,11 @@ static void stop(struct stage *s)
 {
 	struct okv_error err = {0};
 	if (below(2)) {
-		must(mark(s, "the mark after a failure"), "no mark");
+		must(mark(s), "no mark");
 		return;
 	}
 	model.refuse_after = 0;
-	must(!mark(s, "a mark that is refused"), "a call was to be refused");
+	must(!mark(s), "a call was to be refused");
 	must(oki_device_cuda.drain(&s->stream, &err) == 0, "%s", err.text);
 	must_have_all(&model.waited, "the drain");
 	seen.drains++;
@@ -350,19 +364,20 @@ static void run_operation(struct stage *s)
 static void check_seen(void)
 {
 	ck_assert_uint_gt(seen.engine_copies, SEEDS);
-	ck_assert_uint_gt(seen.side_copies, SEEDS);
 	ck_assert_uint_gt(seen.stacked_copies, SEEDS / 10);
 	ck_assert_uint_gt(seen.tables, SEEDS);
 	ck_assert_uint_gt(seen.kernels, SEEDS);
 	ck_assert_uint_gt(seen.joint_kernels, SEEDS);
 	ck_assert_uint_gt(seen.lane_kernels, SEEDS);
 	ck_assert_uint_gt(seen.overlaps, SEEDS);
+	ck_assert_uint_gt(seen.ends, SEEDS);
 	ck_assert_uint_gt(seen.gates, SEEDS);
 	ck_assert_uint_gt(seen.counter_waits, SEEDS);
 	ck_assert_uint_gt(seen.layer_events, SEEDS);
 	ck_assert_uint_gt(seen.sliced, SEEDS / 10);
-	for (uint32_t way = 0; way < 3; way++)
+	for (uint32_t way = 0; way < 2; way++)
 		ck_assert_uint_gt(seen.calls[way], SEEDS);
+	ck_assert_uint_gt(seen.turns, SEEDS);
 	ck_assert_uint_gt(seen.cut_calls, SEEDS / 10);
 	ck_assert_uint_gt(seen.failed_operations, SEEDS / 10);
 	ck_assert_uint_gt(seen.drains, SEEDS / 20);

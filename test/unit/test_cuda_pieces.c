@@ -11,13 +11,18 @@
 #include "test/device/copy_case.h"
 #include "test/unit/fake_pins.h"
 
+#define QUEUE ((CUstream)(uintptr_t)16)
+
 static struct oki_cuda_api api;
 static struct oki_device device;
 
 static void setup(void)
 {
 	api = fake();
-	device = (struct oki_device){.api = &api, .pin_limit = OKI_CUDA_PIN_LIMIT};
+	device = (struct oki_device){.api = &api,
+				     .pin_limit = OKI_CUDA_PIN_LIMIT,
+				     .link = {50, 50},
+				     .restores = &device.own_restores};
 }
 
 /* Nothing is left: no registration, no context. */
@@ -38,10 +43,8 @@ static void copy(enum oki_direction direction, const struct oki_layer_map *map,
 		 const struct oki_run *runs, uint32_t count)
 {
 	driver.to_pages = direction == OKI_TO_PAGES;
-	const struct oki_cuda_queue queue = {.direction = direction};
-	ck_assert_int_eq(oki_cuda_copy(&api, &oki_cuda_default_rates, &queue, &map, 1, NULL, runs,
-				       count, NULL),
-			 0);
+	const struct oki_cuda_queue queue = {.stream = QUEUE, .direction = direction};
+	ck_assert_int_eq(oki_cuda_copy(&device, &queue, &map, 1, NULL, runs, count, NULL), 0);
 }
 
 static void batches(bool have)
@@ -375,7 +378,6 @@ static void look_at_arena(uint8_t *arena, uint64_t block)
 	api.event_record = record_nothing;
 	device.path = OKV_COPY_KERNEL;
 	device.sms = 1;
-	device.rates[0] = oki_cuda_default_rates;
 	pin(arena, 1100, 300);
 	ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1100, &err), 0);
 	case_noise(&seed, arena, 1100);
@@ -396,7 +398,7 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 {
 	uint8_t *arena = malloc(1100), *pages = malloc(9 * 120);
 	const uint64_t block = _i ? 120 : 100, at = _i == 2 ? 70 : 0, bytes = block - at;
-	struct oki_stream stream = {.device = &device};
+	struct oki_stream stream = {.device = &device, .stream = QUEUE};
 	struct oki_layer_map map = {.base = pages,
 				    .page_stride = bytes,
 				    .segment_count = 1,
@@ -411,14 +413,17 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 	ck_assert_int_eq(launches, !_i);
 	for (uint64_t i = 0; i < 9 && _i; i++)
 		ck_assert(memcmp(pages + i * bytes, arena + i * block + at, bytes) == 0);
-	/* Layers of the same runs, in any order: blocks of 120 are cut behind their 60th byte. */
+	/* Layers of the same runs, in any order: blocks of 120 are cut behind their 60th byte. What
+	 * follows in the same piece goes by copy engines as well. */
 	static const uint64_t ends[] = {1, 61, 60, 120, 59, 61};
-	for (uint32_t n = 0; n < 6 && _i; n++) {
+	for (uint32_t n = 0; n < 12 && _i; n++) {
 		launches = 0;
 		map.segments[0].block_offset = 0;
-		map.segments[0].bytes = ends[n];
+		map.segments[0].bytes = ends[n % 6];
+		/* As a mark does. */
+		stream.chosen = stream.chosen && n > 6;
 		ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, &layer, 1, &err), 1);
-		ck_assert_int_eq(launches, ends[n] <= 60);
+		ck_assert_int_eq(launches, ends[n % 6] <= 60 && n <= 6);
 	}
 	oki_cuda_plans_forget(&stream);
 	leave_arena(arena);
@@ -426,19 +431,19 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 }
 END_TEST
 
-/* Two groups in one call, and a block of one of them lies in two pieces: its layers go by copy
- * engines, whichever group comes first, and what layers of the other one need says nothing. */
-START_TEST(each_group_has_its_own_blocks)
+/* Two groups in one call, and a block of one of them lies in two pieces: all go by copy engines,
+ * whichever group comes first. Of the other one alone the kernel takes layers. */
+START_TEST(one_group_has_a_cut_block)
 {
 	const uint64_t blocks[] = {_i ? 120 : 100, _i ? 100 : 120};
-	uint8_t *arena = malloc(1100), *pages = malloc(9 * 120);
-	struct oki_stream stream = {.device = &device};
+	uint8_t *arena = malloc(1100), *pages = malloc(2 * 9 * 120);
+	struct oki_stream stream = {.device = &device, .stream = QUEUE};
 	struct oki_layer_map maps[2];
 	struct oki_run runs[2];
 	struct oki_layer_copy layers[2];
 	struct okv_error err = {0};
 	for (uint32_t g = 0; g < 2; g++) {
-		maps[g] = (struct oki_layer_map){.base = pages,
+		maps[g] = (struct oki_layer_map){.base = pages + g * 9 * 120ull,
 						 .page_stride = blocks[g],
 						 .segment_count = 1,
 						 .page_count = 9,
@@ -452,14 +457,15 @@ START_TEST(each_group_has_its_own_blocks)
 			(struct oki_layer_copy){.map = &maps[g], .runs = &runs[g], .run_count = 1};
 	}
 	look_at_arena(arena, 100);
+	ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, layers, 2, &err), 2);
+	ck_assert_int_eq(launches, 0);
+	for (uint32_t g = 0; g < 2; g++)
+		ck_assert(memcmp(maps[g].base, arena, 9 * blocks[g]) == 0);
+	oki_cuda_plans_forget(&stream);
 	for (int g = 0; g < 2; g++) {
-		ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, layers + g,
-						    2 - (uint32_t)g, &err),
-				 1);
-		ck_assert_int_eq(stream.way, g == _i ? OKI_CUDA_WAY_KERNEL : OKI_CUDA_WAY_DMA);
+		ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, layers + g, 1, &err), 1);
 		ck_assert_int_eq(launches, g >= _i);
-		if (g != _i)
-			ck_assert(memcmp(pages, arena, 9 * 120) == 0);
+		ck_assert_int_eq(stream.by_kernel, g == _i);
 	}
 	oki_cuda_plans_forget(&stream);
 	leave_arena(arena);
@@ -482,7 +488,7 @@ int main(void)
 	tcase_add_loop_test(tc, a_rectangle_is_cut_by_rows, 0, 4);
 	tcase_add_loop_test(tc, a_row_is_an_entry_for_each_piece, 0, 2);
 	tcase_add_loop_test(tc, the_kernel_reads_no_block_of_two_pieces, 0, 3);
-	tcase_add_loop_test(tc, each_group_has_its_own_blocks, 0, 2);
+	tcase_add_loop_test(tc, one_group_has_a_cut_block, 0, 2);
 	suite_add_tcase(suite, tc);
 	return kv_suite_run(suite);
 }

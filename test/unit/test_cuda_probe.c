@@ -1,5 +1,5 @@
-/* How long kernels wait for SMs, what that decides, and what a publish leaves to a restore. No GPU:
- * the probe's events say what a test wants. */
+/* How long kernels wait for SMs, what that decides, and what a publish leaves to a restore. No GPU
+ * and no clock but ours: the probe's events say what a test wants. */
 #include <check.h>
 #include <stdio.h>
 
@@ -7,18 +7,32 @@
 
 #if OKV_HAVE_CUDA
 
+#include <time.h>
+
 #include "test/device/copy_case.h"
 #include "test/unit/fake_stage.h"
 #include "support/suite.h"
 
 #define ROW 4096u
 #define ROWS 256u
+#define US 1000ull
 #define MS 1000000ull
 
+static uint64_t now_ns;
+
+/* In place of the C library's. */
+int clock_gettime(clockid_t clock, struct timespec *ret_time)
+{
+	(void)clock;
+	*ret_time = (struct timespec){(time_t)(now_ns / 1000000000u), (long)(now_ns % 1000000000u)};
+	return 0;
+}
+
 static struct {
-	CUresult begun, reached, elapsed, launched; /* what these calls say */
+	CUresult reached, elapsed, launched; /* what these calls say */
 	float ms;
-	int launches, streams, events, unloads;
+	uint64_t call_ns; /* so long a launch takes the CPU */
+	int launches, queries, streams, events, unloads;
 	uint32_t stands; /* how far the probe's stream is: FROM, the kernel */
 } probe;
 
@@ -27,9 +41,14 @@ static struct {
 #define FROM ((CUevent)(uintptr_t)3001)
 #define TO ((CUevent)(uintptr_t)3002)
 
+/* That it has not ended may go on for long. */
 static CUresult probe_query(CUevent event)
 {
-	return event == FROM ? probe.begun : probe.reached;
+	if (event != MARK)
+		ck_assert_ptr_eq(event, TO);
+	probe.queries++;
+	now_ns += 100;
+	return probe.reached;
 }
 
 /* Before the kernel, and behind it. */
@@ -65,6 +84,7 @@ static CUresult probe_launch(CUfunction function, unsigned gx, unsigned gy, unsi
 	ck_assert_uint_eq(bx, OKI_GATHER_THREADS);
 	ck_assert_uint_eq(probe.stands++, 1);
 	probe.launches++;
+	now_ns += probe.call_ns;
 	return probe.launched;
 }
 
@@ -84,9 +104,9 @@ static CUresult probe_stream_destroy(CUstream stream)
 
 static CUresult probe_event_create(CUevent *ret_event, unsigned flags)
 {
-	if (probe.events < 2)
-		ck_assert_uint_eq(flags, CU_EVENT_DEFAULT);
-	*ret_event = (CUevent)(uintptr_t)(3000 + ++probe.events);
+	ck_assert_int_eq(flags == CU_EVENT_DEFAULT, probe.events < 2);
+	*ret_event = probe.events < 2 ? (CUevent)(uintptr_t)(3001 + probe.events) : MARK;
+	probe.events++;
 	return CUDA_SUCCESS;
 }
 
@@ -105,6 +125,7 @@ static struct oki_layer_map map;
 static void setup(void)
 {
 	memset(&probe, 0, sizeof(probe));
+	now_ns = 1000 * MS;
 	stage_init(&s, OKV_COPY_AUTO, true);
 	stage_counters(&s);
 	s.api.event_query = probe_query;
@@ -139,101 +160,164 @@ static void teardown(void)
 	free(pages);
 }
 
-/* The calls of a launch take 3 us, as far as the probe knows. */
-static void look(uint64_t now_ns)
+/* The worker has time, again and again. */
+static void go_on(uint64_t ns)
 {
-	oki_cuda_probe_launch(&s.device, now_ns);
-	s.device.probe.call_ns = 3000;
+	for (const uint64_t end = now_ns + ns; now_ns < end; now_ns += 10 * US)
+		oki_cuda_probe_look(&s.device, now_ns);
+}
+
+static double wait_ns(void)
+{
+	return oki_cuda_probe_wait(&s.device.probe);
+}
+
+/* The next look that is launched finds this. */
+static void look(double ms)
+{
+	int launches = probe.launches, steps = 0;
+	probe.ms = (float)ms;
+	for (; probe.launches == launches || s.device.probe.out; steps++) {
+		ck_assert_int_lt(steps, 10000);
+		go_on(10 * US);
+	}
+	ck_assert_int_eq(probe.launches, launches + 1);
 }
 
 /* A new operation of scattered rows: the kernel is faster, if it does not wait. */
-static enum oki_cuda_way way_of_next(enum oki_direction direction)
+static bool next_by_kernel(enum oki_direction direction)
 {
 	struct oki_layer_copy layer = {.map = &map, .runs = runs, .run_count = ROWS};
 	oki_cuda_plans_forget(&s.stream);
 	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, direction, &layer, 1, NULL), 1);
-	return s.stream.way;
+	return s.stream.by_kernel;
 }
 
-START_TEST(what_a_kernel_waited_decides)
+START_TEST(what_kernels_waited_decides)
 {
-	uint64_t now = MS;
-	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_KERNEL);
-	/* An idle GPU, however little of that was our call. */
-	probe.ms = 0.009f;
-	look(now += MS);
-	s.device.probe.call_ns = 0;
-	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_KERNEL);
-	ck_assert(s.device.probe.wait_ns == 0);
+	ck_assert(next_by_kernel(OKI_TO_PAGES));
+	/* An idle GPU. */
+	for (uint32_t i = 0; i < 2 * OKI_CUDA_LOOKS; i++)
+		look(0.009);
+	ck_assert(next_by_kernel(OKI_TO_PAGES));
+	ck_assert(wait_ns() == 0);
 	/* A model, in whose blocks it waits for longer than the copy engines take. */
-	probe.ms = 1.5f;
-	look(now += MS);
-	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_DMA);
+	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+		look(15);
+	ck_assert(!next_by_kernel(OKI_TO_PAGES));
 	/* That is what is known, until somebody looks again. */
-	ck_assert_int_eq(way_of_next(OKI_TO_BLOCKS), OKI_CUDA_WAY_DMA);
-	ck_assert_int_eq(probe.launches, 2);
-	/* It has gone, but one look is not enough. */
-	probe.ms = 0.004f;
-	look(now += MS);
-	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_DMA);
-	look(now += MS);
-	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_KERNEL);
+	int launches = probe.launches;
+	ck_assert(!next_by_kernel(OKI_TO_BLOCKS));
+	ck_assert_int_eq(probe.launches, launches);
+	/* It has gone. */
+	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+		look(0.004);
+	ck_assert(wait_ns() == 0);
+	ck_assert(next_by_kernel(OKI_TO_PAGES));
 }
 END_TEST
 
+/* Some of the last looks: the link delays one now and then, and a model lets some through. The
+ * longest of them is what a kernel may wait, and no other one counts. */
+START_TEST(some_of_the_last_looks_decide)
+{
+	static const double found[] = {
+		0.004, 0.004, 5,     0.004, 0.004, 0.004, 0.004, 2,	0.004, 1,     3,     1,
+		0.004, 0.004, 0.004, 7,	    0.004, 0.004, 0.004, 0.004, 0.004, 0.004, 0.004, 0.004,
+	};
+	const uint32_t count = sizeof(found) / sizeof(found[0]);
+	for (uint32_t i = 0; i < count; i++) {
+		double longest = 0;
+		uint32_t waited = 0;
+		look(found[i]);
+		for (uint32_t k = i + 1 < OKI_CUDA_LOOKS ? 0 : i + 1 - OKI_CUDA_LOOKS; k <= i;
+		     k++) {
+			waited += found[k] > 0.5;
+			longest = found[k] > longest ? found[k] : longest;
+		}
+		if (waited < OKI_CUDA_LOOKS_HELD)
+			ck_assert_msg(wait_ns() == 0, "after look %u", i);
+		else
+			ck_assert_msg(wait_ns() > 0.99e6 * longest && wait_ns() < 1.01e6 * longest,
+				      "after look %u", i);
+	}
+}
+END_TEST
+
+/* What the launch takes the CPU is no wait for an SM: the first event may be there before it. */
+START_TEST(a_slow_call_is_no_wait)
+{
+	probe.call_ns = MS / 4;
+	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+		look(0.254);
+	ck_assert(wait_ns() == 0);
+	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+		look(8);
+	ck_assert(wait_ns() > 7.7e6 && wait_ns() < 7.8e6);
+}
+END_TEST
+
+/* So many are launched in a second. */
+static int launches_of(double ms)
+{
+	int launches = probe.launches;
+	probe.ms = (float)ms;
+	go_on(1000 * MS);
+	return probe.launches - launches;
+}
+
+/* More often beside a model, which may be gone soon; and never so often that they are in the way.
+ */
 START_TEST(looks_now_and_then)
 {
-	look(5 * MS);
+	oki_cuda_probe_look(&s.device, now_ns);
 	ck_assert_int_eq(probe.launches, 1);
-	look(5 * MS + MS / 2 - 1);
-	ck_assert_int_eq(probe.launches, 1);
-	/* What the last one found is taken first, whoever needs it. */
-	probe.ms = 1.5f;
-	look(5 * MS + MS / 2);
-	ck_assert_int_eq(probe.launches, 2);
-	ck_assert(s.device.probe.wait_ns > 1.4e6);
-	/* One at a time. */
-	probe.reached = CUDA_ERROR_NOT_READY;
-	look(50 * MS);
-	ck_assert_int_eq(probe.launches, 2);
-	probe.reached = CUDA_SUCCESS;
-	look(50 * MS);
-	ck_assert_int_eq(probe.launches, 3);
+	launches_of(0.004);
+	int idle = launches_of(0.004);
+	launches_of(1);
+	int held = launches_of(1);
+	ck_assert_int_ge(idle, 100);
+	ck_assert_int_gt(held, idle);
+	ck_assert_int_le(held, 5000);
 }
 END_TEST
 
-/* One that still waits says how long it has, at least. */
+/* One at a time: while it waits nothing new is known, and its end is not asked for all the time. */
 START_TEST(one_that_still_waits)
 {
+	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+		look(2);
+	double known = wait_ns();
 	probe.reached = CUDA_ERROR_NOT_READY;
-	look(MS);
-	ck_assert(oki_cuda_probe_wait(&s.device, MS + 12000) == 0);
-	/* The GPU has not come to it: it may wait for anything. */
-	probe.begun = CUDA_ERROR_NOT_READY;
-	ck_assert(oki_cuda_probe_wait(&s.device, 3 * MS) == 0);
-	probe.begun = CUDA_SUCCESS;
-	ck_assert(oki_cuda_probe_wait(&s.device, 3 * MS) == 2e6 - 3000);
-	ck_assert(oki_cuda_probe_wait(&s.device, 4 * MS) == 3e6 - 3000);
+	go_on(10 * MS);
+	int launches = probe.launches, queries = probe.queries;
+	go_on(10 * MS);
+	ck_assert_int_eq(probe.launches, launches);
+	ck_assert(wait_ns() == known);
+	/* The worker was here a thousand times. */
+	ck_assert_int_gt(probe.queries, queries);
+	ck_assert_int_lt(probe.queries, queries + 500);
+	/* Then that is what it took. */
+	probe.ms = 20;
 	probe.reached = CUDA_SUCCESS;
-	probe.ms = 0.5f;
-	ck_assert(oki_cuda_probe_wait(&s.device, 9 * MS) == 5e5 - 3000);
-	/* The next one has not waited so long yet, which says nothing. */
-	probe.reached = CUDA_ERROR_NOT_READY;
-	look(10 * MS);
-	ck_assert(oki_cuda_probe_wait(&s.device, 10 * MS + 20000) == 5e5 - 3000);
+	go_on(MS / 2);
+	ck_assert(wait_ns() > 19.9e6);
 	/* Not ended at the end: its module stays. */
+	probe.reached = CUDA_ERROR_NOT_READY;
+	go_on(10 * MS);
 	ck_assert(!oki_cuda_probe_fini(&s.device));
 	ck_assert(oki_cuda_probe_fini(&s.device));
 }
 END_TEST
 
-/* Where it fails nothing else does, and what one found before holds no longer. */
+/* Where it fails nothing else does, and what was found before holds no longer. */
 START_TEST(does_without)
 {
 	struct oki_cuda_probe *p = &s.device.probe;
-	probe.ms = 5;
-	look(MS / 2);
-	ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_DMA);
+	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+		look(50);
+	ck_assert(!next_by_kernel(OKI_TO_PAGES));
+	int launches = probe.launches;
 	if (_i == 0)
 		probe.launched = CUDA_ERROR_LAUNCH_FAILED;
 	if (_i == 1)
@@ -245,12 +329,12 @@ START_TEST(does_without)
 		s.api.event_elapsed = NULL;
 		oki_cuda_probe_init(&s.device);
 	}
-	for (uint64_t now = MS; now < 9 * MS; now += MS) {
-		look(now);
-		ck_assert_int_eq(way_of_next(OKI_TO_PAGES), OKI_CUDA_WAY_KERNEL);
-	}
-	ck_assert(!p->works && !p->out && p->wait_ns == 0);
-	ck_assert_int_eq(probe.launches, _i < 3 ? 2 : 1);
+	go_on(10 * MS);
+	ck_assert(!p->works && !p->out && wait_ns() == 0);
+	ck_assert(next_by_kernel(OKI_TO_PAGES));
+	go_on(100 * MS);
+	ck_assert(next_by_kernel(OKI_TO_PAGES));
+	ck_assert_int_eq(probe.launches, launches + (_i < 3 ? 1 : 0));
 	/* Of a kernel that nobody can ask about any more the module stays. */
 	ck_assert_int_eq(oki_cuda_probe_fini(&s.device), _i != 1);
 }
@@ -296,59 +380,121 @@ START_TEST(the_worker_looks_while_it_waits)
 }
 END_TEST
 
-/* By the link of its own direction; a restore has all threads there are. */
+/* ---- what a publish leaves ---- */
+
+/* The last launch's, as for one group: all threads on all SMs, always. */
+static double pace_of_next(enum oki_direction direction)
+{
+	ck_assert(next_by_kernel(direction));
+	ck_assert_uint_eq(calls.threads, OKI_GATHER_THREADS);
+	ck_assert_uint_eq(calls.blocks, s.device.sms);
+	return calls.last.pace;
+}
+
+static bool is_near(double value, double wanted)
+{
+	return value > 0.999 * wanted && value < 1.001 * wanted;
+}
+
+/* By the link of its own direction, shared by as many as write; a restore goes as fast as it can.
+ */
 START_TEST(a_publish_leaves_gaps)
 {
-	way_of_next(OKI_TO_BLOCKS);
-	ck_assert_uint_eq(calls.threads, 256);
-	s.device.rates[OKI_TO_PAGES].link /= 2;
-	way_of_next(OKI_TO_BLOCKS);
-	ck_assert_uint_eq(calls.threads, 256);
-	s.device.rates[OKI_TO_BLOCKS].link /= 2;
-	way_of_next(OKI_TO_BLOCKS);
-	ck_assert_uint_eq(calls.threads, 128);
-	way_of_next(OKI_TO_PAGES);
-	ck_assert_uint_eq(calls.threads, OKI_GATHER_THREADS);
+	double pace = pace_of_next(OKI_TO_BLOCKS);
+	ck_assert(pace > 0);
+	/* A part of what the link has, but not much less than that. */
+	double lines = s.device.sms * OKI_GATHER_THREADS / 32;
+	double all = OKI_GATHER_LINE / 2.0 * lines * OKI_GATHER_PACE / s.device.link[OKI_TO_BLOCKS];
+	ck_assert(pace > all && pace < 1.25 * all);
+	s.device.link[OKI_TO_PAGES] /= 2;
+	ck_assert(pace_of_next(OKI_TO_BLOCKS) == pace);
+	s.device.link[OKI_TO_BLOCKS] /= 2;
+	ck_assert(is_near(pace_of_next(OKI_TO_BLOCKS), 2 * pace));
+	s.device.sms = 2;
+	ck_assert(is_near(pace_of_next(OKI_TO_BLOCKS), pace));
+	ck_assert(pace_of_next(OKI_TO_PAGES) == 0);
 }
 END_TEST
 
-/* Beside a restore a publish has few SMs, and all of them when that has ended. */
+/* Its next kernels begin when the one before is through, by what that says; the first one of a
+ * part, or of another operation, has none before it. */
+START_TEST(publishes_take_turns)
+{
+	struct oki_layer_copy layer = {.map = &map, .runs = runs, .run_count = ROWS};
+	uint64_t *until[2] = {NULL, NULL};
+	for (int n = 0; n < 6; n++) {
+		ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_BLOCKS, &layer, 1, NULL), 1);
+		const struct oki_gather *g = &calls.last;
+		ck_assert_ptr_nonnull(g->until);
+		ck_assert_uint_gt(g->lasts_ns, 0);
+		ck_assert_ptr_eq(g->until_before, until[!(n % 2)]);
+		ck_assert(n < 2 || g->until == until[n % 2]);
+		until[n % 2] = g->until;
+	}
+	layer.run_count--;
+	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_BLOCKS, &layer, 1, NULL), 1);
+	ck_assert_ptr_null(calls.last.until_before);
+	next_by_kernel(OKI_TO_BLOCKS);
+	ck_assert_ptr_null(calls.last.until_before);
+}
+END_TEST
+
+/* Where a kernel can look itself, and so slow down while it is at work, or where it cannot. */
+static _Atomic uint32_t word;
+
+static void show_restores(bool shown)
+{
+	s.device.restores = shown ? &word : &s.device.own_restores;
+	s.device.restores_at = shown ? (CUdeviceptr)(uintptr_t)&word : 0;
+	atomic_store(s.device.restores, 0);
+}
+
+/* Of a kernel that is launched now. */
+static bool makes_way(double pace)
+{
+	double now = pace_of_next(OKI_TO_BLOCKS);
+	bool looks = calls.last.restores;
+	if (looks) {
+		ck_assert_ptr_eq(calls.last.restores, (const uint32_t *)(uintptr_t)&word);
+		ck_assert_ptr_nonnull(calls.last.beside);
+		ck_assert(now == pace && calls.last.beside_pace > pace);
+	}
+	return looks ? *calls.last.restores : now > pace;
+}
+
+/* Beside a restore a publish takes less, and all when that has ended. */
 START_TEST(a_publish_makes_way)
 {
-	struct oki_stream restore = {.device = &s.device};
+	struct oki_stream restores[2] = {{.device = &s.device, .stream = STREAM},
+					 {.device = &s.device, .stream = STREAM}};
 	struct oki_layer_copy layer = {.map = &map, .runs = runs, .run_count = ROWS};
-	way_of_next(OKI_TO_BLOCKS);
-	ck_assert_uint_eq(calls.blocks, 4);
-	ck_assert_uint_eq(atomic_load(&s.device.active[OKI_TO_BLOCKS]), 1);
-	oki_cuda_plans_forget(&s.stream);
-	ck_assert_uint_eq(atomic_load(&s.device.active[OKI_TO_BLOCKS]), 0);
-	/* It counts once, however many calls it has. */
-	for (int n = 0; n < 2; n++)
-		ck_assert_int_eq(oki_cuda_ways_copy(&restore, OKI_TO_PAGES, &layer, 1, NULL), 1);
-	ck_assert_uint_eq(calls.blocks, 4);
-	ck_assert_uint_eq(atomic_load(&s.device.active[OKI_TO_PAGES]), 1);
-	/* A part of them, but one at least. */
-	for (s.device.sms = 1; s.device.sms <= 9; s.device.sms++) {
-		way_of_next(OKI_TO_BLOCKS);
-		ck_assert_uint_eq(calls.blocks, (s.device.sms + 3) / 4);
+	double pace = pace_of_next(OKI_TO_BLOCKS);
+	/* Without counters there is no memory to tell each other in. */
+	if (_i == 2)
+		s.stream.counters = 0;
+	show_restores(_i > 0);
+	ck_assert(!makes_way(pace));
+	/* Each counts once, however many calls it has. */
+	for (uint32_t n = 0; n < 4; n++) {
+		ck_assert_int_eq(
+			oki_cuda_ways_copy(&restores[n / 2], OKI_TO_PAGES, &layer, 1, NULL), 1);
+		ck_assert_uint_eq(atomic_load(s.device.restores), 1 + n / 2);
+		ck_assert(calls.last.pace == 0 && calls.blocks == s.device.sms);
+		ck_assert(makes_way(pace));
 	}
-	s.device.sms = 4;
-	way_of_next(OKI_TO_BLOCKS);
-	ck_assert_uint_eq(calls.blocks, 1);
-	/* Then it takes longer, and copy engines are the better way sooner. */
-	s.device.rates[OKI_TO_BLOCKS].entry_least_ns = 120;
-	ck_assert_int_eq(way_of_next(OKI_TO_BLOCKS), OKI_CUDA_WAY_DMA);
-	atomic_fetch_sub(&s.device.active[OKI_TO_PAGES], 1);
-	ck_assert_int_eq(way_of_next(OKI_TO_BLOCKS), OKI_CUDA_WAY_KERNEL);
-	atomic_fetch_add(&s.device.active[OKI_TO_PAGES], 1);
-	way_of_next(OKI_TO_PAGES);
-	ck_assert_uint_eq(calls.blocks, 4);
-	oki_cuda_plans_forget(&s.stream);
-	oki_cuda_plans_forget(&restore);
-	oki_cuda_chunks_free(&restore);
-	ck_assert_uint_eq(atomic_load(&s.device.active[OKI_TO_PAGES]), 0);
-	way_of_next(OKI_TO_BLOCKS);
-	ck_assert_uint_eq(calls.blocks, 4);
+	for (uint32_t n = 0; n < 2; n++) {
+		ck_assert(makes_way(pace));
+		oki_cuda_plans_forget(&restores[n]);
+		oki_cuda_plans_forget(&restores[n]);
+		oki_cuda_chunks_free(&restores[n]);
+		ck_assert_uint_eq(atomic_load(s.device.restores), 1 - n);
+	}
+	ck_assert(!makes_way(pace));
+	/* Nor does a publish count as one, or one restore hold up another. */
+	ck_assert_uint_eq(atomic_load(s.device.restores), 0);
+	ck_assert(pace_of_next(OKI_TO_PAGES) == 0);
+	ck_assert_uint_eq(atomic_load(s.device.restores), 1);
+	s.stream.counters = s.stream.counter_memory;
 }
 END_TEST
 
@@ -357,13 +503,16 @@ int main(void)
 	Suite *suite = suite_create("cuda probe");
 	TCase *tcase = tcase_create("probe");
 	tcase_add_checked_fixture(tcase, setup, teardown);
-	tcase_add_test(tcase, what_a_kernel_waited_decides);
+	tcase_add_test(tcase, what_kernels_waited_decides);
+	tcase_add_test(tcase, some_of_the_last_looks_decide);
+	tcase_add_test(tcase, a_slow_call_is_no_wait);
 	tcase_add_test(tcase, looks_now_and_then);
 	tcase_add_test(tcase, one_that_still_waits);
 	tcase_add_loop_test(tcase, does_without, 0, 4);
 	tcase_add_loop_test(tcase, the_worker_looks_while_it_waits, 0, 2);
 	tcase_add_test(tcase, a_publish_leaves_gaps);
-	tcase_add_test(tcase, a_publish_makes_way);
+	tcase_add_test(tcase, publishes_take_turns);
+	tcase_add_loop_test(tcase, a_publish_makes_way, 0, 3);
 	suite_add_tcase(suite, tcase);
 	return kv_suite_run(suite);
 }

@@ -109,7 +109,8 @@ static void many_fini(struct many *m)
 }
 
 #if OKI_CUDA_HAS_BATCH
-/* Engines begin with a call's entries once they have all of them: the first call is short. */
+/* Engines begin with a call's entries once they have all of them: the first call of an operation is
+ * short, and each is ready before the one before it is copied. */
 START_TEST(copies_begin_soon)
 {
 	struct stage s;
@@ -121,12 +122,17 @@ START_TEST(copies_begin_soon)
 		calls.batches = calls.entries = 0;
 		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, m.runs, MANY);
 		ck_assert_int_eq(calls.entries, MANY);
-		ck_assert_int_eq(calls.first_entries, 64);
-		ck_assert_int_eq(calls.batches, 1 + (MANY - 64 + 255) / 256);
+		ck_assert_int_le(calls.batches, 32);
+		ck_assert_int_le(calls.batch[0], 64);
+		int longest = calls.batch[calls.batches - 2];
+		for (int n = 1; n < calls.batches; n++)
+			ck_assert_int_le(calls.batch[n], 2 * calls.batch[n - 1]);
+		ck_assert_int_ge(longest, 4 * calls.batch[0]);
 		/* Behind that nothing is to begin. */
 		calls.batches = 0;
 		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, m.runs, MANY);
-		ck_assert_int_eq(calls.batches, (MANY + 255) / 256);
+		ck_assert_int_eq(calls.batch[0], longest);
+		ck_assert_int_eq(calls.batches, ((int)MANY + longest - 1) / longest);
 		/* The next operation. */
 		oki_cuda_plans_forget(&s.stream);
 	}
@@ -352,7 +358,7 @@ START_TEST(a_late_table_comes_before_its_kernel)
 	calls.no_memory = true;
 	stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, runs, rows);
 	ck_assert_int_eq(calls.launches, 0);
-	ck_assert_int_eq(s.stream.way, OKI_CUDA_WAY_DMA);
+	ck_assert(!s.stream.by_kernel);
 	calls.no_memory = false;
 	for (int n = 0; n < 2; n++)
 		stage_copy(&s, OKI_TO_PAGES, maps, NULL, 1, &other, 1);
@@ -367,81 +373,149 @@ START_TEST(a_late_table_comes_before_its_kernel)
 }
 END_TEST
 
-/* From runs to a choice: a tidy tensor, a shuffled one, one of both kinds. */
+/* ---- which way, and for how long ---- */
+
+/* Blocks of one layer, tidy or anywhere: the first suit copy engines, the others the kernel. */
+struct choice {
+	struct stage s;
+	struct pages p;
+	struct oki_run *runs;
+};
+
+#define CHOICE_ROWS 256u
+#define CHOICE_ROW 8192u
+
+static void choice_init(struct choice *c)
+{
+	uint64_t seed = 5;
+	stage_init(&c->s, OKV_COPY_AUTO, true);
+	stage_counters(&c->s);
+	pages_init(&c->p, CHOICE_ROWS, CHOICE_ROW);
+	case_noise(&seed, c->p.host, CHOICE_ROWS * CHOICE_ROW);
+	c->runs = scattered(c->p.host, CHOICE_ROW, CHOICE_ROWS);
+}
+
+static void choice_fini(struct choice *c)
+{
+	stage_fini(&c->s);
+	pages_fini(&c->p);
+	free(c->runs);
+}
+
+static bool is_by_kernel(const struct choice *c)
+{
+	bool right = true;
+	for (uint32_t i = 0; i < CHOICE_ROWS; i++)
+		right = right && memcmp(c->p.memory + (uint64_t)c->runs[i].page * CHOICE_ROW,
+					c->runs[i].host, CHOICE_ROW) == 0;
+	ck_assert(right);
+	memset(c->p.memory, 0, CHOICE_ROWS * CHOICE_ROW);
+	return c->s.stream.by_kernel;
+}
+
+/* Scattered blocks, which wait for no SM or for long. */
+static bool copy_scattered(struct choice *c, double wait_ns)
+{
+	int launches = calls.launches;
+	stage_wait(&c->s, wait_ns);
+	stage_copy(&c->s, OKI_TO_PAGES, c->p.maps, NULL, 1, c->runs, CHOICE_ROWS);
+	ck_assert_int_eq(calls.launches > launches, c->s.stream.by_kernel);
+	return is_by_kernel(c);
+}
+
+/* From runs to a choice: a tidy tensor, a shuffled one; and one behind the other. */
 START_TEST(runs_decide)
 {
-	struct stage s;
-	stage_init(&s, OKV_COPY_AUTO, true);
-	const uint64_t row = 8192;
-	struct pages p;
-	pages_init(&p, 2304, row);
-	p.run.blocks = 256;
-	struct oki_run *runs = scattered(p.host, row, 256);
-	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
+	struct choice c;
+	choice_init(&c);
+	stage_copy(&c.s, OKI_TO_PAGES, c.p.maps, NULL, 1, &c.p.run, 1);
 	ck_assert_int_eq(calls.launches, 0);
-	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, runs, 256);
-	ck_assert_int_eq(calls.launches, 1);
-	ck_assert_int_eq(calls.waits, 0);
-	stage_counters(&s);
-
-	oki_cuda_plans_forget(&s.stream);
-	case_noise(&(uint64_t){5}, p.host, 2304 * row);
-	memset(p.memory, 0, 2304 * row);
-	runs[128] = (struct oki_run){.host = p.host + 256 * row,
-				     .host_pitch = row,
-				     .blocks = 2048,
-				     .page = 256,
-				     .page_pitch = 1,
-				     .inner = 1};
-	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, runs, 129);
-	ck_assert_int_eq(calls.launches, 2);
-	ck_assert_int_eq(calls.waits, 1); /* the side stream for ours */
-	ck_assert_uint_eq(atomic_load(&s.device.copying[OKI_TO_PAGES]), 2048 * row);
-	for (uint32_t i = 0; i < 128; i++)
-		ck_assert(memcmp(p.memory + runs[i].page * row, runs[i].host, row) == 0);
-	ck_assert(memcmp(p.memory + 256 * row, p.host + 256 * row, 2048 * row) == 0);
-	/* Later layers of this part fork no more, and their kernel is in the lane; those of the
-	 * next part, which may be the same layers, follow all of it. */
-	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, runs, 129);
-	ck_assert_int_eq(calls.waits, 1 + 1);
-	struct oki_run *next = malloc(129 * sizeof(*next));
-	memcpy(next, runs, 129 * sizeof(*next));
-	calls.side_follows = calls.forked = NULL;
-	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, next, 129);
-	ck_assert_int_eq(calls.waits, 2 + 2 + 1);
-	ck_assert_ptr_eq(calls.side_follows, STREAM);
-	stage_fini(&s);
-	free(next);
-	free(runs);
-	pages_fini(&p);
+	ck_assert(memcmp(c.p.memory, c.p.host, CHOICE_ROWS * CHOICE_ROW) == 0);
+	ck_assert_uint_eq(atomic_load(&c.s.device.copying[OKI_TO_PAGES]), CHOICE_ROWS * CHOICE_ROW);
+	uint64_t bytes = calls.bytes;
+	ck_assert(copy_scattered(&c, 0));
+	/* All but its table, which is a copy too. */
+	ck_assert_uint_eq(calls.bytes - bytes, CHOICE_ROWS * sizeof(struct oki_gather_row));
+	ck_assert_uint_eq(atomic_load(&c.s.device.copying[OKI_TO_PAGES]), CHOICE_ROWS * CHOICE_ROW);
+	choice_fini(&c);
 }
 END_TEST
 
-/* Layers of one part by engines and by the kernel in turns: no kernel waits for the engines'
- * copies, or for the kernel before. */
+#define LONG_WAIT_NS 1e8
+
+/* Whatever is found meanwhile, its layers go one way until the piece ends. */
+START_TEST(a_way_holds_for_a_piece)
+{
+	struct choice c;
+	choice_init(&c);
+	for (int n = 0; n < 6; n++) {
+		bool kernel = n % 2 == 0;
+		/* The first call of a piece decides, */
+		ck_assert_int_eq(copy_scattered(&c, kernel ? 0 : LONG_WAIT_NS), kernel);
+		/* and not what the others find, */
+		for (int other = 0; other < 3; other++)
+			ck_assert_int_eq(copy_scattered(&c, kernel ? LONG_WAIT_NS : 0), kernel);
+		/* nor is a caller's event an end. */
+		ck_assert_int_eq(oki_device_cuda.record_event(&c.s.stream, MARK, NULL), 0);
+		ck_assert_int_eq(copy_scattered(&c, kernel ? LONG_WAIT_NS : 0), kernel);
+		stage_mark(&c.s);
+	}
+	choice_fini(&c);
+}
+END_TEST
+
+/* Other runs are another part or another group, and the next operation is another one. */
+START_TEST(other_runs_choose_anew)
+{
+	struct choice c;
+	choice_init(&c);
+	ck_assert(copy_scattered(&c, 0));
+	stage_wait(&c.s, LONG_WAIT_NS);
+	stage_copy(&c.s, OKI_TO_PAGES, c.p.maps, NULL, 1, c.runs, CHOICE_ROWS / 2);
+	ck_assert(!c.s.stream.by_kernel);
+	ck_assert(!copy_scattered(&c, 0));
+	oki_cuda_plans_forget(&c.s.stream);
+	ck_assert(copy_scattered(&c, 0));
+	oki_cuda_plans_forget(&c.s.stream);
+	ck_assert(!copy_scattered(&c, LONG_WAIT_NS));
+	choice_fini(&c);
+}
+END_TEST
+
+/* By engines and by the kernel in turns, piece by piece: each follows all of the other one. */
 START_TEST(engines_and_kernels_in_turns)
 {
-	struct stage s;
-	stage_init(&s, OKV_COPY_AUTO, true);
-	stage_counters(&s);
-	const uint64_t row = 8192;
-	struct pages p;
-	pages_init(&p, 256, row);
-	struct oki_run *runs = scattered(p.host, row, 256);
-	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
-	stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, runs, 256);
-	ck_assert_int_eq(calls.launches, 1);
-	int waits = calls.stream_waits;
+	struct choice c;
+	choice_init(&c);
 	for (int n = 0; n < 4; n++) {
-		stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, &p.run, 1);
-		stage_copy(&s, OKI_TO_PAGES, p.maps, NULL, 1, runs, 256);
+		/* One kernel, or two, the second of which is in the lane. */
+		bool two = n % 2;
+		for (int k = 0; k <= two; k++)
+			ck_assert(copy_scattered(&c, 0));
+		ck_assert_ptr_eq(calls.queue, two ? c.s.stream.lane : STREAM);
+		/* Then their mark is beside them, and nothing waits for it yet. */
+		int waits = calls.stream_waits;
+		stage_mark(&c.s);
+		ck_assert_ptr_eq(calls.recorded, two ? SIDE : STREAM);
+		ck_assert_int_eq(calls.stream_waits, waits);
+		/* The stream waits for them before it copies, and then no more. */
+		ck_assert(!copy_scattered(&c, LONG_WAIT_NS));
+		ck_assert_int_eq(calls.stream_waits > waits, two);
+		ck_assert(!c.s.stream.side_open && !c.s.stream.lane_open);
+		waits = calls.stream_waits;
+		ck_assert(!copy_scattered(&c, LONG_WAIT_NS));
+		ck_assert_int_eq(calls.stream_waits, waits);
+		stage_mark(&c.s);
+		ck_assert_ptr_eq(calls.recorded, STREAM);
+		/* The next kernel is behind those copies, and forks what follows. */
+		int gates = calls.gates;
+		ck_assert(copy_scattered(&c, 0));
+		ck_assert_ptr_eq(calls.queue, STREAM);
+		ck_assert_ptr_eq(calls.recorded, STREAM);
+		ck_assert_int_eq(calls.gates, gates);
+		oki_cuda_plans_forget(&c.s.stream);
 	}
-	ck_assert_int_eq(calls.launches, 5);
-	ck_assert_int_eq(calls.stream_waits, waits);
-	ck_assert_int_eq(oki_cuda_join(&s.stream), CUDA_SUCCESS);
-	stage_fini(&s);
-	free(runs);
-	pages_fini(&p);
+	choice_fini(&c);
 }
 END_TEST
 
@@ -463,6 +537,8 @@ int main(void)
 	tcase_add_test(tc, parts_follow_each_other);
 	tcase_add_test(tc, a_late_table_comes_before_its_kernel);
 	tcase_add_test(tc, runs_decide);
+	tcase_add_test(tc, a_way_holds_for_a_piece);
+	tcase_add_test(tc, other_runs_choose_anew);
 	suite_add_tcase(suite, tc);
 	return kv_suite_run(suite);
 }
