@@ -9,8 +9,9 @@
 
 #include "device/rect.h"
 
-/* Runs of one plan are much alike: so many, evenly spread, stand for all. */
-#define SAMPLES 16u
+/* Runs of one plan are much alike: so many of them, evenly spread, or up to twice as many stand for
+ * all. */
+#define SAMPLES 32u
 
 struct oki_cuda_plan {
 	struct oki_cuda_plan *next;
@@ -105,7 +106,7 @@ void oki_cuda_plan_work(const struct oki_stream *stream, enum oki_direction dire
 {
 	const struct oki_device *device = stream->device;
 	uint32_t span = oki_cuda_stackable(device, maps, together);
-	uint32_t step = (plan->run_count + SAMPLES - 1) / SAMPLES;
+	uint32_t step = plan->run_count > SAMPLES ? plan->run_count / SAMPLES : 1;
 	uint64_t bytes = 0, looked_at = 0;
 	double rows = 0, operations = 0;
 	for (uint32_t i = 0; i < plan->run_count; i += step) {

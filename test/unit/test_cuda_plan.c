@@ -228,6 +228,41 @@ START_TEST(alike_runs_are_counted_by_some)
 }
 END_TEST
 
+/* Rows that all have one length seem to have about that, whatever runs were looked at: by it a copy
+ * beside a model goes one way or the other. */
+START_TEST(rows_are_about_as_long_as_they_are)
+{
+	enum { MANY = 400 };
+	static struct oki_run runs[MANY];
+	const uint64_t row = 32768;
+	const struct oki_cuda_beside held = {.batch = true, .wait_ns = 1};
+	seed = 41;
+	for (int n = 0; n < 300; n++) {
+		uint32_t count = 1 + below(MANY);
+		setup_layers(row, 1);
+		for (uint32_t l = 0; l < LAYERS; l++) {
+			layers[l].segment_count = 1;
+			layers[l].page_stride = 2 * row;
+			layers[l].segments[0] = (struct oki_segment_map){0, l * row, row};
+		}
+		for (uint32_t i = 0; i < count; i++) {
+			runs[i] = (struct oki_run){.host = FIRST_HOST + i * 100ull * row,
+						   .page = 10 * i,
+						   .blocks = 1 + below(3),
+						   .inner = 1};
+			runs[i].host_pitch = runs[i].blocks > 1 ? 3 * row : 0;
+			runs[i].page_pitch = runs[i].blocks > 1;
+		}
+		struct oki_cuda_work got = planned(OKI_TO_BLOCKS, 2, 1, runs, count);
+		ck_assert(within(got.bytes / got.rows, row, 4 / 3.0));
+		/* So it goes by engines, as 16 KiB do not. */
+		ck_assert(oki_cuda_suits_engines(&got, &held));
+		got.bytes /= 2;
+		ck_assert(!oki_cuda_suits_engines(&got, &held));
+	}
+}
+END_TEST
+
 /* All of up to 16 are looked at, whatever they are. */
 START_TEST(few_runs_are_counted_exactly)
 {
@@ -341,6 +376,7 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, a_table_has_the_rows_of_its_runs);
 	tcase_add_test(tc, alike_runs_are_counted_by_some);
+	tcase_add_test(tc, rows_are_about_as_long_as_they_are);
 	tcase_add_test(tc, few_runs_are_counted_exactly);
 	tcase_add_test(tc, a_long_run_hides_no_short_ones);
 	tcase_add_test(tc, too_many_rows_have_no_choice);
