@@ -54,13 +54,17 @@ struct oki_gather_column {
  * the last one shorter, numbered column after column. A group of lanes takes one piece at a time:
  * first the one of its own number, then the next one that nobody has, by a ticket, so that no group
  * falls behind and a column ends soon after its last piece was taken. Together they draw as many
- * tickets as there are pieces and groups. Without tickets they take turns. With a pace, a group
- * begins a piece no sooner than `pace` for each line of the one before after that was due, so that
- * all of them together write no faster than they are told to. Counted is, once each, a group in
- * counters[0] when its next piece is number `early` or a later one, so that the next launch can
- * start while this one ends; a block in counters[signal] when the share that its groups have of
- * that column and of all before it is written: once all blocks are, whoever sees the count sees the
- * bytes.
+ * tickets as there are pieces and groups. Without tickets they take turns.
+ *
+ * With a pace, a group begins a piece no sooner than `pace` for each half line of the one before
+ * after that was due, so that all of them together write no faster than they are told to; the first
+ * ones wait for the end of the launch before.
+ *
+ * Counted is, once each,
+ *   a group in counters[0] when its next piece is number `early` or a later one, so that the next
+ *   launch can start while this one ends;
+ *   a block in counters[signal] when the share that its groups have of that column and of all
+ *   before it is written: once all blocks are, whoever sees the count sees the bytes.
  */
 struct oki_gather {
 	uint32_t *counters; /* or NULL: nothing is counted */

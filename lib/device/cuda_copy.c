@@ -344,13 +344,13 @@ static void set_pays(const struct emitter *e, const struct stack *stack, struct 
 static void stack_init(const struct emitter *e, struct stack *stack,
 		       const struct oki_layer_map *const *maps, uint32_t count)
 {
-	struct oki_layer_map *joined = &stack->kinds[1].map;
 	stack->layers = 1;
 	if (count < 2 ||
 	    oki_layers_alike(maps, count, &stack->host_pitch, &stack->device_pitch) < count)
 		return;
 	stack->layers = count;
 	stack->kinds[0].map = *maps[0];
+	struct oki_layer_map *joined = &stack->kinds[1].map;
 	oki_join_segments(maps[0], joined);
 	for (int k = 0; k < 2; k++)
 		set_pays(e, stack, &stack->kinds[k]);

