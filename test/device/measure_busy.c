@@ -24,7 +24,7 @@ static bool blas_load(void)
 	return blas_create && blas_stream && blas_gemm;
 }
 
-void beside_start(struct beside *b)
+static void beside_start(struct beside *b)
 {
 	b->started = oki_now_ns();
 	if (b->worker) {
@@ -35,14 +35,15 @@ void beside_start(struct beside *b)
 	must(api->event_record(b->event, b->stream));
 }
 
-bool beside_ended(struct beside *b)
+static bool beside_ended(struct beside *b)
 {
 	if (b->worker)
 		return atomic_load(&b->job.ended);
 	return api->event_query(b->event) != CUDA_ERROR_NOT_READY;
 }
 
-double beside_wait(struct beside *b)
+/* Returns ns from its start. */
+static double beside_wait(struct beside *b)
 {
 	if (b->worker)
 		return job_wait(&b->job, b->worker);
@@ -51,15 +52,41 @@ double beside_wait(struct beside *b)
 	return (double)(oki_now_ns() - b->started);
 }
 
+void beside_begin(struct beside *b)
+{
+	if (!b)
+		return;
+	b->copied = 0;
+	beside_start(b);
+	b->begun = b->started;
+}
+
+void beside_go_on(struct beside *b)
+{
+	if (!b || !beside_ended(b))
+		return;
+	beside_wait(b);
+	b->copied += (double)model_bytes(b->m);
+	beside_start(b);
+}
+
+void beside_end(struct beside *b, double *ret_rate)
+{
+	if (!b)
+		return;
+	uint64_t end = oki_now_ns();
+	double last = beside_wait(b);
+	b->copied += (double)model_bytes(b->m) * (double)(end - b->started) / last;
+	*ret_rate = b->copied / (double)(end - b->begun);
+}
+
 double products(const struct product *p, struct beside *beside, double *ret_rate)
 {
 	const uint64_t matrix = (uint64_t)MOST_SIDE * MOST_SIDE * 2;
 	const int n = p->side;
 	CUdeviceptr at = gpu + PRODUCT_AT;
 	float one = 1, zero = 0;
-	double copied = 0;
-	if (beside)
-		beside_start(beside);
+	beside_begin(beside);
 	uint64_t start = oki_now_ns();
 	for (int i = 0; i < p->times; i++)
 		if (blas_gemm(p->blas, 0, 0, n, n, n, &one, (void *)at, 14, n,
@@ -67,19 +94,10 @@ double products(const struct product *p, struct beside *beside, double *ret_rate
 			      68, 99))
 			die("a matrix product failed");
 	must(api->event_record(plain_event, p->stream));
-	while (api->event_query(plain_event) == CUDA_ERROR_NOT_READY) {
-		if (!beside || !beside_ended(beside))
-			continue;
-		beside_wait(beside);
-		copied += (double)model_bytes(beside->m);
-		beside_start(beside);
-	}
+	while (api->event_query(plain_event) == CUDA_ERROR_NOT_READY)
+		beside_go_on(beside);
 	uint64_t end = oki_now_ns();
-	if (beside) {
-		double last = beside_wait(beside);
-		copied += (double)model_bytes(beside->m) * (double)(end - beside->started) / last;
-		*ret_rate = copied / (double)(end - start);
-	}
+	beside_end(beside, ret_rate);
 	return (double)(end - start);
 }
 

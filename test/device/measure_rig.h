@@ -109,16 +109,19 @@ struct beside {
 	CUstream stream;
 	CUevent event;
 	struct job job;
-	uint64_t started;
+	uint64_t begun, started; /* the first operation, the present one */
+	double copied;		 /* bytes of those that ended */
 };
 
 /* False: no cuBLAS, which it says. */
 bool product_init(struct product *p);
 void product_fini(struct product *p);
-void beside_start(struct beside *b);
-bool beside_ended(struct beside *b);
-/* Returns ns from its start. */
-double beside_wait(struct beside *b);
+/* One operation after the other from here on; NULL: none. */
+void beside_begin(struct beside *b);
+/* As soon as one ends the next one starts: to be called again and again. */
+void beside_go_on(struct beside *b);
+/* What they copied a ns so far; then wait for the last one. */
+void beside_end(struct beside *b, double *ret_rate);
 /* ns of all products; beside NULL: alone. */
 double products(const struct product *p, struct beside *beside, double *ret_rate);
 void busy(void);

@@ -36,39 +36,22 @@ static CUstream chain_stream;
 static CUevent chain_end;
 static double alone[BACKGROUNDS];
 
-/* As soon as one operation ends the next one starts. */
-static void keep_going(struct beside *b, double *copied)
-{
-	if (!b || !beside_ended(b))
-		return;
-	beside_wait(b);
-	*copied += (double)model_bytes(b->m);
-	beside_start(b);
-}
-
 static double chain(struct beside *b, double *ret_rate)
 {
-	double took[CHAINS], copied = 0;
-	uint64_t start = oki_now_ns();
-	if (b)
-		beside_start(b);
+	double took[CHAINS];
+	beside_begin(b);
 	for (int i = 0; i < CHAINS; i++) {
 		uint64_t from = oki_now_ns();
 		for (int k = 0; k < CHAIN; k++) {
 			tiny_launch(chain_stream);
-			keep_going(b, &copied);
+			beside_go_on(b);
 		}
 		must(api->event_record(chain_end, chain_stream));
 		while (api->event_query(chain_end) == CUDA_ERROR_NOT_READY)
-			keep_going(b, &copied);
+			beside_go_on(b);
 		took[i] = (double)(oki_now_ns() - from);
 	}
-	uint64_t end = oki_now_ns();
-	if (b) {
-		double last = beside_wait(b);
-		copied += (double)model_bytes(b->m) * (double)(end - b->started) / last;
-		*ret_rate = copied / (double)(end - start);
-	}
+	beside_end(b, ret_rate);
 	return median(took, CHAINS);
 }
 
