@@ -387,44 +387,58 @@ static CUresult add_run_stacked(struct emitter *e, const struct stack *stack,
 	return add_stacked(e, stack, &stack->kinds[joinable].map, run);
 }
 
+/* Every step-th run. */
+struct some_runs {
+	const struct oki_run *runs;
+	uint32_t count;
+	uint32_t step;
+};
+
+/* The runs that are stacked, in all layers. */
+static CUresult add_stack(struct emitter *e, const struct stack *stack, struct some_runs some)
+{
+	CUresult result = CUDA_SUCCESS;
+	for (uint32_t i = 0; i < some.count && result == CUDA_SUCCESS && stack->layers > 1;
+	     i += some.step)
+		if (is_stacked(stack, &some.runs[i]))
+			result = add_run_stacked(e, stack, &some.runs[i]);
+	return result;
+}
+
 /* One layer's share of the runs that are not stacked. */
 static CUresult add_layer(struct emitter *e, const struct stack *stack,
-			  const struct oki_layer_map *map, const struct oki_run *runs,
-			  uint32_t run_count)
+			  const struct oki_layer_map *map, struct some_runs some)
 {
 	CUresult result = CUDA_SUCCESS;
 	struct oki_layer_map joined;
 	oki_join_segments(map, &joined);
-	for (uint32_t i = 0; i < run_count && result == CUDA_SUCCESS; i++)
-		if (!is_stacked(stack, &runs[i]))
-			result =
-				add_run(e, oki_run_is_joinable(&runs[i]) ? &joined : map, &runs[i]);
+	for (uint32_t i = 0; i < some.count && result == CUDA_SUCCESS; i += some.step) {
+		const struct oki_run *run = &some.runs[i];
+		if (!is_stacked(stack, run))
+			result = add_run(e, oki_run_is_joinable(run) ? &joined : map, run);
+	}
 	return result;
 }
 
 /* Layers that one operation may span. */
 static CUresult add_span(struct emitter *e, const struct oki_layer_map *const *maps,
-			 uint32_t map_count, const struct oki_run *runs, uint32_t run_count)
+			 uint32_t map_count, struct some_runs some)
 {
 	struct stack stack;
-	CUresult result = CUDA_SUCCESS;
 	stack_init(e, &stack, maps, map_count);
-	for (uint32_t i = 0; i < run_count && result == CUDA_SUCCESS && stack.layers > 1; i++)
-		if (is_stacked(&stack, &runs[i]))
-			result = add_run_stacked(e, &stack, &runs[i]);
+	CUresult result = add_stack(e, &stack, some);
 	for (uint32_t m = 0; m < map_count && result == CUDA_SUCCESS; m++)
-		result = add_layer(e, &stack, maps[m], runs, run_count);
+		result = add_layer(e, &stack, maps[m], some);
 	return result;
 }
 
 static CUresult add_all(struct emitter *e, const struct oki_layer_map *const *maps,
-			uint32_t map_count, const uint32_t *spans, const struct oki_run *runs,
-			uint32_t run_count)
+			uint32_t map_count, const uint32_t *spans, struct some_runs some)
 {
 	CUresult result = CUDA_SUCCESS;
 	for (uint32_t first = 0, n; first < map_count && result == CUDA_SUCCESS; first += n) {
 		n = spans ? spans[first] : 1;
-		result = add_span(e, maps + first, n, runs, run_count);
+		result = add_span(e, maps + first, n, some);
 	}
 	return result;
 }
@@ -457,20 +471,21 @@ bool oki_cuda_has_batch(const struct oki_cuda_api *api)
 
 void oki_cuda_count(const struct oki_device *device, enum oki_direction direction,
 		    const struct oki_layer_map *const *maps, uint32_t map_count,
-		    const struct oki_run *run, struct oki_cuda_work *sum)
+		    const struct oki_run *runs, uint32_t run_count, uint32_t step,
+		    struct oki_cuda_counts *ret_counts)
 {
+	struct some_runs some = {runs, run_count, step};
 	struct emitter e;
 	struct stack stack;
 	emitter_init(&e, device, NULL, direction);
 	stack_init(&e, &stack, maps, map_count);
-	if (is_stacked(&stack, run))
-		add_run_stacked(&e, &stack, run);
-	else
-		add_layer(&e, &stack, maps[0], run, 1);
+	add_stack(&e, &stack, some);
 	flush(&e);
-	sum->bytes += e.work.bytes;
-	sum->rows += e.work.rows;
-	sum->operations += e.work.operations;
+	ret_counts->spanning = e.work;
+	e.work = (struct oki_cuda_work){0};
+	add_layer(&e, &stack, maps[0], some);
+	flush(&e);
+	ret_counts->single = e.work;
 }
 
 int oki_cuda_copy(const struct oki_device *device, const struct oki_cuda_queue *queue,
@@ -482,7 +497,8 @@ int oki_cuda_copy(const struct oki_device *device, const struct oki_cuda_queue *
 	emitter_init(&e, device, queue->stream, queue->direction);
 	if (queue->empty)
 		e.most = BATCH_FIRST;
-	CUresult result = add_all(&e, maps, map_count, spans, runs, run_count);
+	struct some_runs all = {runs, run_count, 1};
+	CUresult result = add_all(&e, maps, map_count, spans, all);
 	if (result == CUDA_SUCCESS)
 		result = flush(&e);
 	if (result == CUDA_SUCCESS)

@@ -237,11 +237,15 @@ int oki_cuda_copy(const struct oki_device *device, const struct oki_cuda_queue *
 struct oki_cuda_work {
 	uint64_t bytes, rows, operations;
 };
-/* Add that of one run, in all of these layers if operations span them, else in the first one. They
- * may be spanned. */
+/* Of runs whose operations span layers, in all of these; and of the others, in the first one. */
+struct oki_cuda_counts {
+	struct oki_cuda_work spanning, single;
+};
+/* Count that of every step-th run. Operations may span these layers. */
 void oki_cuda_count(const struct oki_device *device, enum oki_direction direction,
 		    const struct oki_layer_map *const *maps, uint32_t map_count,
-		    const struct oki_run *run, struct oki_cuda_work *sum);
+		    const struct oki_run *runs, uint32_t run_count, uint32_t step,
+		    struct oki_cuda_counts *ret_counts);
 
 /* ---- the kernel ---- */
 

@@ -107,25 +107,17 @@ void oki_cuda_plan_work(const struct oki_stream *stream, enum oki_direction dire
 	const struct oki_device *device = stream->device;
 	uint32_t span = oki_cuda_stackable(device, maps, together);
 	uint32_t step = plan->run_count > SAMPLES ? plan->run_count / SAMPLES : 1;
-	uint64_t bytes = 0, looked_at = 0;
-	double rows = 0, operations = 0;
-	for (uint32_t i = 0; i < plan->run_count; i += step) {
-		const struct oki_run *run = &plan->runs[i];
-		struct oki_cuda_work one = {0};
-		oki_cuda_count(device, direction, maps, span, run, &one);
-		/* Of the first layer, or of all that operations span. */
-		uint64_t alone = oki_run_rows(run) * oki_layer_row_bytes(maps[0]);
-		double times = (double)map_count / (one.bytes > alone ? span : 1);
-		rows += (double)one.rows * times;
-		operations += (double)one.operations * times;
-		looked_at++;
-	}
+	uint32_t looked_at = (plan->run_count + step - 1) / step;
+	struct oki_cuda_counts counts;
+	oki_cuda_count(device, direction, maps, span, plan->runs, plan->run_count, step, &counts);
 	for (uint32_t i = 0; i < map_count; i++)
-		bytes += plan->rows * oki_layer_row_bytes(maps[i]);
-	sum->bytes += bytes;
-	double all = looked_at ? (double)plan->run_count / (double)looked_at : 0;
-	sum->rows += (uint64_t)(rows * all + 0.5);
-	sum->operations += (uint64_t)(operations * all + 0.5);
+		sum->bytes += plan->rows * oki_layer_row_bytes(maps[i]);
+	double all = looked_at ? (double)plan->run_count / looked_at : 0;
+	double spans = all * map_count / span, layers = all * map_count;
+	sum->rows += (uint64_t)((double)counts.spanning.rows * spans +
+				(double)counts.single.rows * layers + 0.5);
+	sum->operations += (uint64_t)((double)counts.spanning.operations * spans +
+				      (double)counts.single.operations * layers + 0.5);
 }
 
 CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *plan, uint32_t few,

@@ -495,21 +495,29 @@ static void lay(const struct copy_case *c, enum lie lie, uint32_t layers,
 	}
 }
 
+static void add(struct oki_cuda_work *sum, const struct oki_cuda_work *some)
+{
+	sum->bytes += some->bytes;
+	sum->rows += some->rows;
+	sum->operations += some->operations;
+}
+
 /* That of one run in every one of these layers. Returns whether it was counted in all at once. */
 static bool count_all(enum oki_direction direction, const struct oki_layer_map *const *maps,
 		      uint32_t layers, const struct oki_run *run, struct oki_cuda_work *sum)
 {
-	struct oki_cuda_work work = {0};
+	struct oki_cuda_counts counts;
 	uint64_t bytes = oki_run_rows(run) * oki_layer_row_bytes(maps[0]);
-	oki_cuda_count(&device, direction, maps, layers, run, &work);
-	bool at_once = work.bytes == layers * bytes;
-	ck_assert(at_once || work.bytes == bytes);
-	for (uint32_t l = 1; l < layers && !at_once; l++)
-		oki_cuda_count(&device, direction, &maps[l], 1, run, &work);
-	sum->bytes += work.bytes;
-	sum->rows += work.rows;
-	sum->operations += work.operations;
-	return at_once && layers > 1;
+	oki_cuda_count(&device, direction, maps, layers, run, 1, 1, &counts);
+	bool at_once = counts.spanning.bytes > 0;
+	ck_assert_uint_eq(counts.spanning.bytes, at_once ? layers * bytes : 0);
+	ck_assert_uint_eq(counts.single.bytes, at_once ? 0 : bytes);
+	add(sum, at_once ? &counts.spanning : &counts.single);
+	for (uint32_t l = 1; l < layers && !at_once; l++) {
+		oki_cuda_count(&device, direction, &maps[l], 1, run, 1, 1, &counts);
+		add(sum, &counts.single);
+	}
+	return at_once;
 }
 
 /* A count is of exactly those operations, rows and bytes that a copy of the same has. */
