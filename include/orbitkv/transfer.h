@@ -76,7 +76,10 @@ OKV_EXPORT void okv_restore_options_init(struct okv_restore_options *opts);
  *          OKV_E_SESSION, OKV_E_POISONED. Nothing was started. The operation itself may
  *          also end with OKV_E_AGAIN (too many restores of the device are running) or another
  *          refusal of the Manager: nothing was copied then, and its pages are as they were.
- * Blocks   never.   Threads any.
+ * Blocks   never for copies or the Manager. A CUDA binding has streams for 4 operations at a time;
+ *          the first time that more run, the call makes another one, and the driver may wait there
+ *          until streams of this process that are held back go on.
+ * Threads  any.
  */
 OKV_EXPORT int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
 				 const struct okv_restore_options *opts, struct okv_op **ret_op,

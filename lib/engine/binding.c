@@ -11,6 +11,9 @@
 #include "base/fd.h"
 #include "base/options.h"
 
+/* Operations at a time whose start calls make no stream (transfer.h). */
+#define READY_STREAMS 4u
+
 void okv_binding_options_init(struct okv_binding_options *opts)
 {
 	if (!opts)
@@ -225,6 +228,8 @@ static int build(struct okv_binding *b, const struct okv_binding_options *o, str
 	rc = check_memory(b, err);
 	if (!rc)
 		rc = pin_arenas(b, err);
+	if (!rc)
+		rc = oki_worker_streams_open(b->worker, READY_STREAMS, err);
 	if (!rc)
 		rc = bind_remote(b, o, err);
 	if (rc) {

@@ -31,6 +31,25 @@ static struct oki_stream_node *take_idle(struct oki_worker *worker, bool *ret_he
 	return node;
 }
 
+static int open_stream(struct oki_worker *worker, struct oki_stream **ret_stream,
+		       struct okv_error *err)
+{
+	/* A node is made with every stream, so that giving one back needs no memory. */
+	struct oki_stream_node *node = calloc(1, sizeof(*node));
+	if (!node)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_READY, "no memory for a stream");
+	int rc = worker->ops->stream_create(worker->device, ret_stream, err);
+	if (rc) {
+		free(node);
+		return rc;
+	}
+	pthread_mutex_lock(&worker->stream_lock);
+	node->next = worker->spare;
+	worker->spare = node;
+	pthread_mutex_unlock(&worker->stream_lock);
+	return 0;
+}
+
 int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_stream,
 			  struct okv_error *err)
 {
@@ -46,19 +65,18 @@ int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_str
 	pthread_mutex_unlock(&worker->stream_lock);
 	if (node)
 		return held;
-	/* A node is made with every stream, so that giving one back needs no memory. */
-	node = calloc(1, sizeof(*node));
-	if (!node)
-		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_READY, "no memory for a stream");
-	int rc = worker->ops->stream_create(worker->device, ret_stream, err);
-	if (rc) {
-		free(node);
-		return rc;
+	return open_stream(worker, ret_stream, err);
+}
+
+int oki_worker_streams_open(struct oki_worker *worker, uint32_t count, struct okv_error *err)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		struct oki_stream *stream;
+		int rc = open_stream(worker, &stream, err);
+		if (rc)
+			return rc;
+		oki_worker_stream_put(worker, stream, true);
 	}
-	pthread_mutex_lock(&worker->stream_lock);
-	node->next = worker->spare;
-	worker->spare = node;
-	pthread_mutex_unlock(&worker->stream_lock);
 	return 0;
 }
 

@@ -33,6 +33,9 @@ const struct oki_device_ops *oki_worker_ops(struct oki_worker *worker);
  * operation before, as do so many others that it serves all the same. */
 int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_stream,
 			  struct okv_error *err);
+/* Put so many new ones into the pool: to make one may block in the driver, while somebody's stream
+ * is held back. */
+int oki_worker_streams_open(struct oki_worker *worker, uint32_t count, struct okv_error *err);
 /* drained: everything queued ended. Otherwise the stream was given fences alone, and is used again
  * once these are over. */
 void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream, bool drained);

@@ -160,10 +160,10 @@ START_TEST(scattered_rows_go_in_batches)
 END_TEST
 
 /* The GPU's only queue stands behind the producer, for which the caller is to open the gate: start
- * calls return all the same, each with a stream that it had to make. */
+ * calls return all the same, and none makes a stream, in which a driver may wait for that. */
 START_TEST(start_calls_wait_for_no_queue)
 {
-	struct standin_counts held;
+	struct standin_counts held, before, after;
 	struct okv_op *ops[4];
 	sim.standin_seed(3);
 	sim_held(&held);
@@ -173,11 +173,16 @@ START_TEST(start_calls_wait_for_no_queue)
 	struct okv_lease *lease = found(c, 1, 4);
 	sim.standin_channels(1);
 	struct standin_gate *gate = sim.standin_gate_close(c->producer);
+	sim.standin_counts(&before);
 	for (uint32_t i = 0; i < 4; i++)
 		ops[i] = start(c, lease, i, 1, i < 2);
+	sim.standin_counts(&after);
 	for (uint32_t i = 0; i < 4; i++)
 		ck_assert_int_eq(okv_op_poll(ops[i], NULL), OKV_E_RUNNING);
 	sim.standin_gate_open(gate);
+	ck_assert_uint_eq(after.streams, before.streams);
+	ck_assert_uint_eq(after.pinned, before.pinned);
+	ck_assert_uint_eq(after.allocations, before.allocations);
 	for (uint32_t i = 0; i < 4; i++) {
 		ck_assert_int_eq(okv_op_wait(ops[i], SIM_WAIT_MS, NULL), 0);
 		okv_op_release(ops[i]);
