@@ -1,5 +1,6 @@
 /* [B] Copies fragments between mapped host memory and pages with a few SMs. */
 #include "gather_copy.h"
+#include "gather_pace.h"
 
 struct piece {
 	uint64_t host;
@@ -110,12 +111,6 @@ static __device__ uint64_t now_ns()
 	return ns;
 }
 
-/* When a group may begin its next piece, in units of pace from start_ns on. Its leader's. */
-struct schedule {
-	uint64_t start_ns;
-	uint64_t due;
-};
-
 /* What a group writes at once is a line more where it begins within one. */
 template <int LANES> static __device__ uint32_t half_lines(const piece &p)
 {
@@ -139,36 +134,33 @@ static __device__ uint32_t pace_now(const oki_gather &g, bool looks)
 /* Groups begin one after the other, or all would write at once, when the launch before is through.
  */
 template <int LANES>
-static __device__ schedule begin(const oki_gather &g, uint32_t group, const piece &first)
+static __device__ oki_gather_schedule begin(const oki_gather &g, uint32_t group, const piece &first)
 {
 	uint32_t groups = gridDim.x * blockDim.x / LANES;
-	uint64_t now = now_ns(), start = now;
+	uint64_t now = now_ns(), until = now;
 	if (g.until_before) {
-		uint64_t until = *(const volatile uint64_t *)g.until_before;
-		start = until > now ? until : now;
+		until = *(const volatile uint64_t *)g.until_before;
+		until = until > now ? until : now;
 	}
 	if (g.until && group == 0)
-		*(volatile uint64_t *)g.until = start + g.lasts_ns;
+		*(volatile uint64_t *)g.until = until + g.lasts_ns;
 	uint64_t first_takes = (uint64_t)half_lines<LANES>(first) * g.pace;
-	return {now, (start - now) * OKI_GATHER_PACE + first_takes * group / groups};
+	return oki_gather_begin(now, until, first_takes * group / groups);
 }
 
-/* One that was held up makes up for a few pieces at most. */
-#define BEHIND_MAX 2
-
 template <int LANES>
-static __device__ void keep_pace(const oki_gather &g, const piece &p, schedule &s, uint32_t thread)
+static __device__ void keep_pace(const oki_gather &g, const piece &p, oki_gather_schedule &s,
+				 uint32_t thread)
 {
 	if (thread % LANES == 0) {
 		uint64_t takes = (uint64_t)half_lines<LANES>(p) * pace_now(g, thread == 0);
-		uint64_t now = (now_ns() - s.start_ns) * OKI_GATHER_PACE;
-		if (s.due + BEHIND_MAX * takes < now)
-			s.due = now - BEHIND_MAX * takes;
-		while (now < s.due) {
+		uint64_t now = now_ns();
+		oki_gather_catch_up(&s, now, takes);
+		for (uint32_t n = 0; n < OKI_GATHER_LOOKS && oki_gather_is_early(&s, now); n++) {
 			__nanosleep(100);
-			now = (now_ns() - s.start_ns) * OKI_GATHER_PACE;
+			now = now_ns();
 		}
-		s.due += takes;
+		oki_gather_take(&s, now, takes);
 	}
 	__syncwarp(group_mask<LANES>());
 }
@@ -236,7 +228,7 @@ template <int LANES> static __device__ void gather(const oki_gather &g)
 	uint32_t passed = 0;
 	bool counts = g.counters && lane == 0;
 	bool more = find_piece(g, at, now);
-	schedule times = {};
+	oki_gather_schedule times = {};
 	if (g.pace && more && lane == 0)
 		times = begin<LANES>(g, thread / LANES, now);
 	for (;;) {
