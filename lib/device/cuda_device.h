@@ -31,7 +31,7 @@ struct oki_cuda_tensor {
 
 /* A kernel that does nothing, to see whether it waits for an SM. The worker's. */
 #define OKI_CUDA_LOOKS 8u
-#define OKI_CUDA_LOOKS_HELD 3u /* so many of them waited: SMs are held */
+#define OKI_CUDA_LOOKS_HELD 2u /* so many of them waited: SMs are held */
 struct oki_cuda_probe {
 	CUstream stream;
 	CUevent from, to; /* with times */

@@ -17,9 +17,10 @@
 #define CLOSE_PERIOD_NS 500000u
 /* Whether one that is out has ended. */
 #define ASK_NS 50000u
-/* Beyond the calls. On an idle GPU a kernel starts and ends within a few microseconds, or waits for
- * the link that long. */
-#define IDLE_NS 20000.0
+/* Beyond the calls. On an idle GPU a kernel starts and ends within a few microseconds, and one in
+ * sixteen waits for the link for 20 to 80 beside our own copies; behind a model's blocks it waits
+ * for 40 to 300, or far longer. */
+#define IDLE_NS 60000.0
 #define CLOSE_NS 20000000u
 
 void oki_cuda_probe_init(struct oki_device *device)
