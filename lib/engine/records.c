@@ -280,12 +280,17 @@ void oki_record_listen(struct okv_op *op)
 		want_bells(op);
 }
 
+/* A Manager's thread may have to wake first, and answers with a bell, which takes two more wakings,
+ * if nobody looks by then. */
+#define ANSWER_FACTOR 4u
+
 /* The record may be another operation's by now; to look at it and to unset its spinning flag (a
  * bell more for that one) is harmless, and only oki_record_advance() says what became of op. */
 int oki_record_wait(struct okv_op *op, struct okw_record *r, int timeout_ms)
 {
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
-	uint64_t spin_end = oki_now_ns() + (uint64_t)op->engine->options.spin_us * 1000u;
+	uint64_t spin_ns = (uint64_t)op->engine->options.spin_us * ANSWER_FACTOR * 1000u;
+	uint64_t spin_end = oki_now_ns() + spin_ns;
 	uint32_t rounds = 0;
 	bool done;
 	if (deadline < spin_end)
