@@ -27,9 +27,9 @@ struct okv_engine_options {
 	 * operations that are not granted; default 5,000; < 0 without limit, but 5 s at the end of
 	 * a binding; 0 is refused. */
 	int32_t connect_timeout_ms;
-	/* How long a call or a worker spins before it sleeps, a worker that waits for the Manager
-	 * four times as long; a call that waits for a publish once more when its copies ended;
-	 * 0: never; default 50. */
+	/* How long a call or a worker spins before it sleeps, one that waits for an answer of the
+	 * Manager's four times as long; okv_op_wait() three times as long again when the copies are
+	 * about to end, and once when those of a publish ended; 0: never; default 50. */
 	uint32_t spin_us;
 	okv_log_fn *log;
 	void *log_arg;

@@ -252,6 +252,17 @@ static void grant_enqueued(void *arg)
 		oki_op_flag(op, op->enqueued, op->layer_count);
 }
 
+/* To wake takes as long as a page takes to copy, for a caller and for the Manager that seals. */
+static void grant_soon(void *arg)
+{
+	struct okv_op *op = arg;
+	if (!op->engine->options.spin_us)
+		return;
+	if (op->kind == OKW_OP_PUBLISH)
+		oki_record_ring(op, &op->engine->channel.control->retire);
+	oki_op_soon(op);
+}
+
 /* Nobody can say whether copies still run: nothing of this operation is ever given back. */
 static void grant_unknown(struct okv_op *op)
 {
@@ -307,6 +318,7 @@ const struct oki_transfer_source oki_grant_source = {
 	.failing = grant_failing,
 	.enqueued = grant_enqueued,
 	.layer_done = grant_layer_done,
+	.soon = grant_soon,
 	.ended = grant_ended,
 	.rest = grant_rest,
 	.settle = grant_settle,

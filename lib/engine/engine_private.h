@@ -146,7 +146,8 @@ struct okv_op {
 	_Atomic uint32_t waiters; /* in cond, or on their way into it */
 	/* Of a drained publish: where Reaped will be seen; maybe another operation's by then. */
 	struct okw_record *_Atomic ending;
-	int end_status; /* what it will end with, once phase is not OKI_OP_GRANT */
+	_Atomic bool soon; /* its copies will have ended in a moment */
+	int end_status;	   /* what it will end with, once phase is not OKI_OP_GRANT */
 	char end_text[sizeof(((struct okv_op_result *)0)->text)];
 	struct okv_op_result result;
 	uint32_t layer_count;
@@ -246,6 +247,8 @@ void oki_op_doom(struct okv_op *op, int status, const char *text);
 void oki_op_finish(struct okv_op *op);
 /* As okv_op_wait() for who has spun already. */
 int oki_op_sleep(struct okv_op *op, uint64_t deadline_ns);
+/* Wake who waits for the whole, to look closely. */
+void oki_op_soon(struct okv_op *op);
 /* Set the flag of one layer, or (layer_count) of all, and wake who waits for it. */
 void oki_op_flag(struct okv_op *op, _Atomic bool *flags, uint32_t layer);
 /* The operation touches no page any more: busy marks, owners, stream. */

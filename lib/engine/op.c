@@ -105,15 +105,26 @@ static void set_flags(struct okv_op *op, _Atomic bool *flags, uint32_t layer)
 		atomic_store(&flags[layer], true);
 }
 
-void oki_op_flag(struct okv_op *op, _Atomic bool *flags, uint32_t layer)
+/* G8: after the flag; a waiter says that it will sleep, then looks. */
+static void wake_waiters(struct okv_op *op)
 {
-	set_flags(op, flags, layer);
-	/* G8: the flag, then "does anybody sleep?"; a waiter says that it will, then looks. */
 	if (!atomic_load(&op->waiters))
 		return;
 	pthread_mutex_lock(&op->lock);
 	pthread_cond_broadcast(&op->cond);
 	pthread_mutex_unlock(&op->lock);
+}
+
+void oki_op_flag(struct okv_op *op, _Atomic bool *flags, uint32_t layer)
+{
+	set_flags(op, flags, layer);
+	wake_waiters(op);
+}
+
+void oki_op_soon(struct okv_op *op)
+{
+	atomic_store(&op->soon, true);
+	wake_waiters(op);
 }
 
 void oki_op_finish(struct okv_op *op)
@@ -220,10 +231,10 @@ static void look_for_end(const struct wish *w)
 		oki_record_advance(w->op);
 }
 
-/* Look for as long as the engine's options say, and never past the deadline. */
-static bool spin(const struct wish *w, uint64_t deadline, int *ret_rc)
+/* Look for so many times what the engine's options say, and never past the deadline. */
+static bool spin(const struct wish *w, uint32_t times, uint64_t deadline, int *ret_rc)
 {
-	uint64_t end = oki_now_ns() + (uint64_t)w->op->engine->options.spin_us * 1000u;
+	uint64_t end = oki_now_ns() + (uint64_t)w->op->engine->options.spin_us * times * 1000u;
 	uint32_t rounds = 0;
 	if (end > deadline)
 		end = deadline;
@@ -238,11 +249,33 @@ static bool spin(const struct wish *w, uint64_t deadline, int *ret_rc)
 	return false;
 }
 
-/* looked: it spun for the end of a drained publish before. */
-static bool sleep_until(const struct wish *w, bool looked, uint64_t deadline, int *ret_rc)
+/* So many times as long is looked for an end that was said to come soon. */
+#define SOON_FACTOR 3u
+
+/* What a sleeper looks closely for, once each. */
+struct looks {
+	bool soon;   /* its copies end in a moment */
+	bool ending; /* they ended, and it is sealed */
+};
+
+/* How many times the usual to look now; 0: sleep on. */
+static uint32_t look_times(const struct wish *w, struct looks *left)
+{
+	if (left->ending && atomic_load(&w->op->ending)) {
+		*left = (struct looks){false, false};
+		return 1;
+	}
+	if (!left->soon || !atomic_load(&w->op->soon))
+		return 0;
+	left->soon = false;
+	return SOON_FACTOR;
+}
+
+static bool sleep_until(const struct wish *w, struct looks left, uint64_t deadline, int *ret_rc)
 {
 	struct okv_op *op = w->op;
 	bool there = false;
+	uint32_t times;
 	pthread_mutex_lock(&op->lock);
 	/* G8: declared first, then the look; and before the bells are asked for, so that the worker
 	 * does not call them off. */
@@ -254,10 +287,9 @@ static bool sleep_until(const struct wish *w, bool looked, uint64_t deadline, in
 		there = answered(w, ret_rc);
 		if (there || !in_time)
 			break;
-		if (!looked && atomic_load(&op->ending)) {
-			looked = true;
+		if ((times = look_times(w, &left)) > 0) {
 			pthread_mutex_unlock(&op->lock);
-			spin(w, deadline, ret_rc);
+			spin(w, times, deadline, ret_rc);
 			pthread_mutex_lock(&op->lock);
 			continue;
 		}
@@ -291,10 +323,11 @@ static bool wait_for(const struct wish *w, int timeout_ms, int *ret_rc)
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
 	bool spins = w->op->engine->options.spin_us > 0;
 	/* Nobody who never spins, and not for a layer, and not twice. */
-	bool looked = !spins || w->layer || atomic_load(&w->op->ending);
-	if (spins && spin(w, deadline, ret_rc))
+	bool looks = spins && !w->layer && !atomic_load(&w->op->ending);
+	struct looks left = {looks && !atomic_load(&w->op->soon), looks};
+	if (spins && spin(w, 1, deadline, ret_rc))
 		return true;
-	return sleep_until(w, looked, deadline, ret_rc);
+	return sleep_until(w, left, deadline, ret_rc);
 }
 
 static int wait_layer_flag(struct okv_op *op, uint32_t layer, int timeout_ms, bool in_place)
@@ -342,7 +375,7 @@ int oki_op_sleep(struct okv_op *op, uint64_t deadline_ns)
 {
 	const struct wish wish = {op, &op->final, false};
 	int rc;
-	return sleep_until(&wish, true, deadline_ns, &rc) ? rc : OKV_E_TIMEOUT;
+	return sleep_until(&wish, (struct looks){0}, deadline_ns, &rc) ? rc : OKV_E_TIMEOUT;
 }
 
 int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result)

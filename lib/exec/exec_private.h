@@ -92,7 +92,11 @@ bool oki_layers_report(struct oki_worker *w, struct oki_transfer *t, bool all);
  */
 void oki_pace_started(struct oki_transfer *t, uint64_t now);
 void oki_pace_submitted(struct oki_worker *w, struct oki_transfer *t, uint64_t now);
+/* It was looked at, all of it is queued, and some is on its way. */
+void oki_pace_looked(struct oki_worker *w, struct oki_transfer *t, uint64_t now);
 void oki_pace_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now);
+/* Will it end in a moment? */
+bool oki_pace_is_soon(const struct oki_transfer *t, uint64_t now);
 /* Is it worth looking again at once? moved_at: something got on. */
 bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns);
 /* Else when; UINT64_MAX: after a kick. */

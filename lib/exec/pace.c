@@ -8,6 +8,8 @@
 #define LAST_POLL_NS 20000u
 /* To wake from a sleep takes about so long, and more where an idle CPU sleeps deeply. */
 #define WAKE_NS 30000u
+/* Who is told that one will end soon has time to wake. */
+#define SOON_NS (2u * WAKE_NS)
 /* Ends of less than this say little about the link. */
 #define TELLING_BYTES (1u << 20)
 /* An end that was seen within this says when it was. */
@@ -47,6 +49,27 @@ void oki_pace_submitted(struct oki_worker *w, struct oki_transfer *t, uint64_t n
 	t->submitted_ns = now;
 	if (due_ns && is_told(w, t))
 		t->expected_ns = t->started_ns + (t->bytes >> 10) * due_ns / 1024;
+}
+
+/* The end of the piece before the last tells when that one will end: all of them go at one rate. */
+void oki_pace_looked(struct oki_worker *w, struct oki_transfer *t, uint64_t now)
+{
+	struct oki_pieces *p = &t->pieces;
+	uint32_t before = p->filling ^ 1;
+	if (p->marks[0] && p->busy[before] && w->ops->query(p->marks[before], NULL) == 1) {
+		p->busy[before] = false;
+		/* It ended after the look before this one. */
+		uint64_t seen = t->looked_ns, bytes = t->bytes - p->bytes;
+		if (seen && !t->fenced)
+			t->expected_ns =
+				seen + (p->bytes >> 10) * (seen - t->started_ns) / (bytes >> 10);
+	}
+	t->looked_ns = now;
+}
+
+bool oki_pace_is_soon(const struct oki_transfer *t, uint64_t now)
+{
+	return t->expected_ns && now + SOON_NS >= t->expected_ns;
 }
 
 static uint64_t for_mib(const struct oki_transfer *t, uint64_t at)
@@ -108,10 +131,11 @@ uint64_t oki_pace_next(const struct oki_worker *w, uint64_t now)
 		uint64_t at = now + (last ? LAST_POLL_NS : POLL_NS);
 		if (t->phase == OKI_PHASE_CLAIM || w->ops->has_callbacks)
 			continue;
-		if (t->phase == OKI_PHASE_DRAIN && t->expected_ns > now + WAKE_NS) {
+		uint64_t lead = oki_pace_is_soon(t, now) ? WAKE_NS : SOON_NS;
+		if (t->phase == OKI_PHASE_DRAIN && t->expected_ns > now + lead) {
 			/* One that is through sooner than any before loses a part of its time. */
 			uint64_t step = now + (now - t->submitted_ns) / STEP_PART;
-			uint64_t due = t->expected_ns - WAKE_NS;
+			uint64_t due = t->expected_ns - lead;
 			at = step > at ? step : at;
 			at = due < at ? due : at;
 		}

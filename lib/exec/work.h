@@ -36,6 +36,9 @@ struct oki_transfer_source {
 	void (*failing)(void *arg, const struct okv_error *why);
 	void (*enqueued)(void *arg);
 	void (*layer_done)(void *arg, uint32_t layer);
+	/* May be NULL. Its copies will have stopped in a moment: who sleeps for that may wake. Once
+	 * at most, and not always. */
+	void (*soon)(void *arg);
 	/* All copies stopped; rows of bytes were copied. status OKV_E_POISONED: nobody knows
 	 * whether they stopped. The last call, without settle: the transfer may be freed inside. */
 	void (*ended)(void *arg, int status, uint64_t bytes);
@@ -105,6 +108,7 @@ struct oki_transfer {
 	uint64_t expected_ns;  /* its copies end then at the earliest; 0: unknown */
 	uint64_t submitted_ns; /* its last copy was queued */
 	uint64_t looked_ns;    /* some were on their way then, after that; or 0 */
+	bool told_soon;
 	uint64_t bytes;
 	bool *recorded;		 /* per layer */
 	struct oki_mark **marks; /* per layer on devices with callbacks; NULL entries */

@@ -111,7 +111,12 @@ static enum step step_drain(struct oki_worker *w, struct oki_transfer *t)
 	uint64_t now = oki_now_ns();
 	int rc = w->ops->query(t->final_mark, &err);
 	if (rc == 0) {
-		t->looked_ns = now;
+		oki_pace_looked(w, t, now);
+		if (!t->told_soon && oki_pace_is_soon(t, now)) {
+			t->told_soon = true;
+			if (t->source->soon)
+				t->source->soon(t->arg);
+		}
 		return told ? STEP_MOVED : STEP_IDLE;
 	}
 	if (rc < 0) {

@@ -196,9 +196,13 @@ static void job_ended(void *arg, int status, uint64_t bytes)
 }
 
 static const struct oki_transfer_source source = {
-	job_claim,   job_next,	   job_layer_enqueued,
-	job_failing, job_enqueued, job_layer_done,
-	job_ended,   NULL,	   NULL,
+	.claim = job_claim,
+	.next = job_next,
+	.layer_enqueued = job_layer_enqueued,
+	.failing = job_failing,
+	.enqueued = job_enqueued,
+	.layer_done = job_layer_done,
+	.ended = job_ended,
 };
 
 void job_start(struct job *j, struct oki_worker *w, const struct model *m,

@@ -253,6 +253,29 @@ START_TEST(a_prompt_end_is_seen_without_a_bell)
 }
 END_TEST
 
+/* A sleeper is told that the end comes soon. It comes at once, or late: it is heard. */
+START_TEST(a_sleeper_told_of_an_end_hears_it)
+{
+	struct okv_op *op;
+	pthread_t thread;
+	start(spins_us[_i % SPINS]);
+	struct okw_record *r = begin_with(0, &op);
+	ck_assert_int_eq(pthread_create(&thread, NULL, sleeper, op), 0);
+	kv_until(atomic_load(&op->waiters));
+	until_rested(r);
+	oki_op_soon(op);
+	grant_nothing(r);
+	/* Again and again: whoever looked has seen nothing, and may sleep again. */
+	for (int n = 0; _i >= SPINS && n < 10000; n++)
+		oki_op_soon(op);
+	move(r, OKW_REAPED);
+	ck_assert(is_joined(&thread));
+	until_state(r, OKW_FREE);
+	okv_op_release(op);
+	stop();
+}
+END_TEST
+
 START_TEST(a_cancel_is_answered_while_everybody_rests)
 {
 	struct okv_op *op;
@@ -301,6 +324,7 @@ int main(void)
 	tcase_add_loop_test(t, a_late_grant_is_claimed_and_a_late_end_is_heard, 0, SPINS);
 	tcase_add_loop_test(t, a_prompt_answer_is_heard_without_a_wait, 0, SPINS);
 	tcase_add_loop_test(t, a_prompt_end_is_seen_without_a_bell, 0, 2);
+	tcase_add_loop_test(t, a_sleeper_told_of_an_end_hears_it, 0, 2 * SPINS);
 	tcase_add_loop_test(t, a_cancel_is_answered_while_everybody_rests, 0, SPINS);
 	tcase_add_loop_test(t, a_silent_manager_keeps_nobody, 0, SPINS);
 	suite_add_tcase(s, t);

@@ -226,7 +226,7 @@ START_TEST(a_long_one_is_looked_at_a_few_times)
 		now = oki_pace_next(&w, now);
 		looks++;
 	}
-	ck_assert_uint_le(looks, 12);
+	ck_assert_uint_le(looks, 14);
 	ck_assert_uint_le(now, t.expected_ns);
 	ck_assert_uint_ge(now + 30 * US, t.expected_ns);
 	learn(4 * MIB, 2000000);
@@ -253,6 +253,65 @@ START_TEST(nothing_is_expected_without_reason)
 	submit(1000);
 	ck_assert_uint_eq(t.expected_ns, 0);
 	ck_assert_uint_eq(oki_pace_next(&w, 2000 * US), UINT64_MAX);
+}
+END_TEST
+
+static int mark_state;
+
+static int query(struct oki_mark *mark, struct okv_error *err)
+{
+	(void)err;
+	ck_assert_ptr_eq(mark, (struct oki_mark *)&t.pieces);
+	return mark_state;
+}
+
+/* 64 MiB by the end of one piece, and 16 in the last one: that one takes a quarter of the time. */
+START_TEST(a_piece_tells_when_the_last_one_ends)
+{
+	ops.query = query;
+	mark_state = 0;
+	t.bytes = 80 * MIB;
+	t.pieces = (struct oki_pieces){.marks = {(struct oki_mark *)&t.pieces, NULL},
+				       .busy = {true, false},
+				       .filling = 1,
+				       .bytes = 16 * MIB};
+	submit(1000);
+	oki_pace_looked(&w, &t, 1100 * US);
+	oki_pace_looked(&w, &t, 2200 * US);
+	ck_assert_uint_eq(t.expected_ns, 0);
+	ck_assert(!oki_pace_is_soon(&t, 2200 * US));
+	/* By the last look that found it on its way: no later than it will. */
+	mark_state = 1;
+	oki_pace_looked(&w, &t, 2220 * US);
+	ck_assert_uint_eq(t.expected_ns, 2500 * US);
+	ck_assert(!oki_pace_is_soon(&t, 2439 * US));
+	ck_assert(oki_pace_is_soon(&t, 2440 * US));
+	ck_assert(!oki_pace_spins(&w, 2440 * US, 2220 * US, 50 * US));
+	ck_assert_uint_eq(oki_pace_next(&w, 2440 * US), 2470 * US);
+	ck_assert(oki_pace_spins(&w, 2470 * US, 2220 * US, 50 * US));
+	/* Once. */
+	oki_pace_looked(&w, &t, 2480 * US);
+	ck_assert_uint_eq(t.expected_ns, 2500 * US);
+}
+END_TEST
+
+/* Had it ended before anybody looked, or was it held up by a caller's stream, it tells nothing. */
+START_TEST(a_piece_may_tell_nothing)
+{
+	ops.query = query;
+	mark_state = 1;
+	t.bytes = 80 * MIB;
+	for (int fenced = 0; fenced < 2; fenced++) {
+		t.pieces = (struct oki_pieces){.marks = {(struct oki_mark *)&t.pieces, NULL},
+					       .busy = {true, false},
+					       .filling = 1,
+					       .bytes = 16 * MIB};
+		t.fenced = fenced;
+		submit(1000);
+		t.looked_ns = fenced ? 2000 * US : 0;
+		oki_pace_looked(&w, &t, 2220 * US);
+		ck_assert_uint_eq(t.expected_ns, 0);
+	}
 }
 END_TEST
 
@@ -298,6 +357,8 @@ int main(void)
 	tcase_add_test(tc, without_spinning_it_looks_now_and_then);
 	tcase_add_test(tc, a_long_one_is_looked_at_a_few_times);
 	tcase_add_test(tc, nothing_is_expected_without_reason);
+	tcase_add_test(tc, a_piece_tells_when_the_last_one_ends);
+	tcase_add_test(tc, a_piece_may_tell_nothing);
 	tcase_add_test(tc, a_claim_is_awaited_longer);
 	tcase_add_test(tc, a_seal_is_awaited_longer);
 	suite_add_tcase(suite, tc);

@@ -116,6 +116,17 @@ static void enqueued(void *arg)
 	(void)arg;
 }
 
+static int told_soon;
+
+/* While copies are on their way, as the transfer is told of the end later. */
+static void soon(void *arg)
+{
+	(void)arg;
+	ck_assert(!has_ended);
+	ck_assert_int_ge(looks, 0);
+	told_soon++;
+}
+
 static void ended(void *arg, int status, uint64_t bytes)
 {
 	(void)arg;
@@ -133,6 +144,7 @@ static const struct oki_transfer_source source = {
 	.layer_enqueued = layer_enqueued,
 	.layer_done = layer_enqueued,
 	.enqueued = enqueued,
+	.soon = soon,
 	.ended = ended,
 };
 
@@ -201,8 +213,11 @@ START_TEST(a_worker_learns_when_copies_end)
 	ck_assert_uint_eq(first.expected_ns, 0);
 	ck_assert_uint_gt(pace->due_ns, 0);
 	ck_assert_uint_ge(pace->seen_ns, pace->due_ns);
+	/* Who knows nothing tells nothing. */
+	ck_assert_int_eq(told_soon, 0);
 	run(&second);
 	ck_assert_uint_gt(second.expected_ns, second.started_ns);
+	ck_assert_int_eq(told_soon, 1);
 }
 END_TEST
 
