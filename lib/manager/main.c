@@ -14,6 +14,7 @@
 
 #define MAX_UIDS 64u
 #define EXIT_USAGE 2
+#define MAX_SPIN_US 1000000u
 #define MAX_TTL_SECONDS 4000000u /* in a number of milliseconds */
 
 static struct okv_manager *serving;
@@ -38,6 +39,9 @@ static const char usage_text[] =
 	"  --lease-ttl SECONDS   leases end when nobody used them for so long; default 600\n"
 	"  --reserve-percent N   share of the memory that all leases may pin; default 75\n"
 	"  --session-percent N   the same for the leases of one engine; default 75\n"
+	"  --spin-us N       a thread that was busy looks for more work for so long before it "
+	"sleeps;\n"
+	"                    default 50; 0: never\n"
 	"  --allow-uid UID   serve this user's processes too, who is then trusted with every byte\n"
 	"                    of the cache; may be given again. Its engines must trust this user\n"
 	"                    in turn (OKV_ENGINE_TRUST_UID), unless that is root\n"
@@ -118,6 +122,16 @@ static bool parse_range(const char *text, unsigned long most, uint32_t *ret_numb
 	return true;
 }
 
+static bool parse_spin(const char *text, uint32_t *ret_us)
+{
+	unsigned long us;
+
+	if (!parse_number(text, MAX_SPIN_US, &us))
+		return false;
+	*ret_us = (uint32_t)us;
+	return true;
+}
+
 static bool parse_ttl(const char *text, uint32_t *ret_ms)
 {
 	uint32_t seconds;
@@ -148,6 +162,7 @@ enum option_id {
 	LEASE_TTL,
 	RESERVE_PERCENT,
 	SESSION_PERCENT,
+	SPIN_US,
 	ALLOW_UID,
 	JSON,
 	HELP,
@@ -163,6 +178,7 @@ static const struct option options_serve[] = {
 	{"lease-ttl", required_argument, NULL, LEASE_TTL},
 	{"reserve-percent", required_argument, NULL, RESERVE_PERCENT},
 	{"session-percent", required_argument, NULL, SESSION_PERCENT},
+	{"spin-us", required_argument, NULL, SPIN_US},
 	{"allow-uid", required_argument, NULL, ALLOW_UID},
 	{"help", no_argument, NULL, HELP},
 	{"version", no_argument, NULL, VERSION},
@@ -188,6 +204,7 @@ static bool take_option(struct arguments *args, int id, const char *value)
 	case LEASE_TTL: return parse_ttl(value, &args->options.lease_ttl_ms);
 	case RESERVE_PERCENT: return parse_range(value, 100, &args->options.reserve_percent);
 	case SESSION_PERCENT: return parse_range(value, 100, &args->options.session_percent);
+	case SPIN_US: return parse_spin(value, &args->options.spin_us);
 	case ALLOW_UID: return add_uid(args, value);
 	default: args->json = true; return true;
 	}
@@ -202,6 +219,7 @@ static const char *expected(int id)
 	case LEASE_TTL: return "1 to 4000000 seconds";
 	case RESERVE_PERCENT:
 	case SESSION_PERCENT: return "1 to 100";
+	case SPIN_US: return "0 to 1000000 microseconds";
 	default: return "a numeric user id, and no more than 64 of them";
 	}
 }

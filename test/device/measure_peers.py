@@ -9,8 +9,8 @@ compares the bytes of one copy there and back first; figures are medians.
   pip install torch sglang-kernel==0.4.4 lmcache==0.5.2
   measure_peers.py --build BUILD [--blocks 32,128,448] [--product 8192] [--cases ours-auto,...]
 
---product N: beside bf16 products of side N, and what these keep. --spin-us: of our engine; the
-peers' calls end in a wait that spins.
+--product N: beside bf16 products of side N, and what these keep. --spin-us, --manager-spin-us:
+of our engine and Manager; the peers' calls end in a wait that spins.
 """
 import argparse
 import ctypes as C
@@ -165,6 +165,7 @@ class Ours(Job):
         self.lib, self.error = C.CDLL(args.build + "/lib/libkv.so.0"), Error()
         socket = "/tmp/measure-peers.%d.sock" % os.getpid()
         manager = [args.build + "/lib/orbitkv-manager", "--memory", "%dM" % max(64, 4 * blocks * BLOCK >> 20), "--socket", socket]
+        manager += ["--spin-us", str(args.manager_spin_us)] if args.manager_spin_us is not None else []
         self.manager = subprocess.Popen(manager, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.manager.stdout.readline()
         self.engine = self.open("okv_engine_open", None, self.options(EngineOptions, "okv_engine_options_init", socket_path=socket.encode(), spin_us=args.spin_us))
@@ -311,6 +312,7 @@ def main():
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--product", type=int, default=0)
     parser.add_argument("--spin-us", type=int, default=50)
+    parser.add_argument("--manager-spin-us", type=int)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
@@ -320,6 +322,7 @@ def main():
         print("%s blocks, %d MiB%s" % (blocks, int(blocks) * BLOCK >> 20, beside), flush=True)
         for case in args.cases.split(","):
             same = ["--build", args.build, "--libraries", args.libraries, "--runs", str(args.runs), "--product", str(args.product), "--spin-us", str(args.spin_us)]
+            same += ["--manager-spin-us", str(args.manager_spin_us)] if args.manager_spin_us is not None else []
             ran = subprocess.run([sys.executable, os.path.abspath(__file__), *same, "--one", case, "--blocks", blocks], capture_output=True, text=True)
             row = next((json.loads(line[4:]) for line in ran.stdout.splitlines() if line.startswith("ROW ")), None)
             if row is None:

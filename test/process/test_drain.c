@@ -267,6 +267,7 @@ START_TEST(bad_options_are_named_and_exit_with_2)
 		{"--lease-ttl", "4000001", "lease-ttl", "seconds"},
 		{"--reserve-percent", "0", "reserve-percent", "1 to 100"},
 		{"--session-percent", "101", "session-percent", "1 to 100"},
+		{"--spin-us", "1000001", "spin-us", "0 to 1000000"},
 		{"--what", "now", "what", "unrecognized"},
 	};
 	char said[8192];
@@ -293,9 +294,19 @@ END_TEST
 /* Half the memory may be pinned, half of that by one engine: 16 of 64 MiB. */
 START_TEST(limits_of_leases_come_from_the_command_line)
 {
-	static const char *const args[] = {"--memory",		"64M", "--numa",      "off",
-					   "--reserve-percent", "50",  "--lease-ttl", "4000000",
-					   "--session-percent", "25",  NULL};
+	static const char *const args[] = {"--memory",
+					   "64M",
+					   "--numa",
+					   "off",
+					   "--reserve-percent",
+					   "50",
+					   "--lease-ttl",
+					   "4000000",
+					   "--session-percent",
+					   "25",
+					   "--spin-us",
+					   "0",
+					   NULL};
 	const struct kv_shape shape = {.pages = 32, .segment_bytes = 512 << 10};
 	struct kv_manager m;
 	struct kv_rank rank;
