@@ -3,7 +3,7 @@
 set -eu
 {
 	echo '/* Generated from the compiled copy kernel. */'
-	echo '#include "device/cuda_image.h"'
+	echo '#include "device/cuda/cuda_image.h"'
 	echo 'const uint64_t oki_cuda_image[] = {'
 	od -An -v -t x8 "$1" | sed 's/ *\([0-9a-f]\{16\}\)/0x\1u,/g'
 	echo '};'

@@ -1,5 +1,5 @@
 /* [E] Stage clocks of one operation: opt-in, one clock, nanoseconds from its start. */
-#include "trace/stages.h"
+#include "base/stages.h"
 
 #include "base/clock.h"
 

@@ -11,7 +11,7 @@
 #include "exec/worker.h"
 #include "grant/state.h"
 #include "plan/geometry.h"
-#include "trace/stages.h"
+#include "base/stages.h"
 #include "wire/area.h"
 #include "wire/bootstrap.h"
 #include "wire/channel.h"
@@ -265,7 +265,7 @@ extern const struct oki_transfer_source oki_grant_source;
 int oki_plan_check(struct okv_op *op, uint8_t *part, uint32_t bytes, uint32_t index,
 		   struct oki_part *ret_part, struct okv_error *err);
 
-/* busy.c: pages and events in use. With binding->lock held. */
+/* in_use.c: pages and events in use. With binding->lock held. */
 int oki_busy_enter(struct okv_op *op, struct okv_error *err);
 void oki_busy_leave(struct okv_op *op);
 

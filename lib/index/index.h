@@ -12,7 +12,7 @@
 #include "arena/alloc.h"
 #include "base/log.h"
 #include "grant/proof.h"
-#include "plan/schema.h"
+#include "schema/schema.h"
 #include "wire/wire.h"
 
 struct oki_index;

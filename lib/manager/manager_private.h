@@ -312,7 +312,7 @@ void oki_mgr_waiting_remove(struct oki_mgr_session *s, uint32_t i);
 /* Take what the engine consumed and offer the parts that now fit. */
 void oki_mgr_offer_more(struct oki_mgr_session *s, uint32_t i);
 
-/* owner.c [locked] */
+/* mgr_op.c [locked] */
 /* Write the result of a record and announce it as Done. reply may be NULL. */
 void oki_mgr_done(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t reply_offset,
 		  const void *reply, uint32_t reply_bytes, int status, const char *text);

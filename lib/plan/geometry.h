@@ -3,7 +3,7 @@
 #define OKI_PLAN_GEOMETRY_H
 
 #include "device/device.h"
-#include "plan/schema.h"
+#include "schema/schema.h"
 
 struct oki_geometry {
 	uint32_t layer_count;

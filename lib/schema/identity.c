@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "plan/schema.h"
+#include "schema/schema.h"
 #include "wire/wire.h"
 
 #define IDENTITY_MAGIC 0x49564b4fu /* "OKVI" */

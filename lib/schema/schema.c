@@ -1,5 +1,5 @@
 /* [B] Where each segment lies inside a block, and in which order layers are consumed. */
-#include "plan/schema.h"
+#include "schema/schema.h"
 
 #include <stdlib.h>
 #include <string.h>

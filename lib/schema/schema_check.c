@@ -1,5 +1,5 @@
 /* [B] Every number, string and pointer of a namespace's options, before anything uses them. */
-#include "plan/schema.h"
+#include "schema/schema.h"
 
 #include <string.h>
 

@@ -310,7 +310,7 @@ static_assert(offsetof(struct okw_welcome, control_bytes) == 24, "welcome layout
 
 /*
  * The body of OKW_MSG_NAMESPACE is no struct but a byte string without padding, the canonical
- * identity and schema: lib/plan/identity.c says and checks what it looks like.
+ * identity and schema: lib/schema/identity.c says and checks what it looks like.
  */
 struct okw_namespace_reply {
 	uint32_t namespace_id;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 #include "test/device/copy_case.h"
 #include "test/device/cuda_fixture.h"
 #include "test/device/same_runs.h"

@@ -56,7 +56,7 @@ command -v compute-sanitizer >/dev/null || {
 	echo "no compute-sanitizer on this machine"
 	exit 1
 }
-ORBITKV_MANAGER=$build/lib/orbitkv-manager OKV_SOURCE_ROOT=$(cd "$here/../.." && pwd)
+ORBITKV_MANAGER=$build/orbitkv-manager OKV_SOURCE_ROOT=$(cd "$here/../.." && pwd)
 export ORBITKV_MANAGER OKV_SOURCE_ROOT
 jobs=$(nproc)
 [ "$jobs" -le 12 ] || jobs=12

@@ -11,7 +11,7 @@
 
 #if OKV_HAVE_CUDA
 
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 #include "test/device/copy_case.h"
 #include "test/device/cuda_fixture.h"
 #include "test/device/same_runs.h"

@@ -40,7 +40,7 @@ library=$(dirname "$(find "$copy" -name 'libkv.so')")
 	>"$root/other"
 while read -r program; do
 	case $program in
-	./bin/orbitkv-manager | ./bin/orbitkv-replay) ;;
+	./bin/orbitkv-manager | ./bin/orbitkv-replay | ./bin/orbitkv-bench) ;;
 	*) fail "unexpected file $program" ;;
 	esac
 done <"$root/other"

@@ -5,7 +5,8 @@ set -eu
 cd "$1"
 fail=0
 tmp=$(mktemp)
-trap 'rm -f "$tmp"' EXIT
+files=$(mktemp)
+trap 'rm -f "$tmp" "$files"' EXIT
 complain() {
 	echo "$*"
 	fail=1
@@ -14,16 +15,18 @@ complain() {
 rank() {
 	case $1 in
 	base | kernels) echo 0 ;;
-	wire | device | trace) echo 1 ;;
-	arena | plan | grant) echo 2 ;;
-	index | exec | tier) echo 3 ;;
-	engine | manager) echo 4 ;;
+	wire | device) echo 1 ;;
+	arena | schema | grant) echo 2 ;;
+	plan) echo 3 ;;
+	index | exec | tier) echo 4 ;;
+	engine | manager) echo 5 ;;
 	*) echo 9 ;;
 	esac
 }
 
-for file in lib/*/*.c lib/*/*.h; do
-	own=$(basename "$(dirname "$file")")
+find lib -name '*.[ch]' | sort >"$files"
+while read -r file; do
+	own=$(echo "$file" | cut -d / -f 2)
 	own_rank=$(rank "$own")
 	[ "$own_rank" != 9 ] || complain "$file: folder has no rank"
 	sed -n 's/^#include "\([a-z_]*\)\/.*/\1/p' "$file" | sort -u >"$tmp"
@@ -39,15 +42,15 @@ for file in lib/*/*.c lib/*/*.h; do
 	[ "$own" = arena ] || ! grep -q '#include <numa' "$file" || complain "$file: libnuma outside arena"
 	[ "$own" = index ] || ! grep -q '#include <urcu' "$file" || complain "$file: liburcu outside index"
 	! grep -q '#include <\(common\|utils\)' "$file" || complain "$file: catch-all header"
-done
+done <"$files"
 
-dup=$(find lib examples kernels test include -name '*.[ch]' | sed 's/.*\///' | sort | uniq -d)
+dup=$(find lib examples tools kernels test include -name '*.[ch]' | sed 's/.*\///' | sort | uniq -d)
 [ -z "$dup" ] || complain "basenames are not unique: $dup"
 
-for file in examples/*.c examples/*.h; do
-	[ -e "$file" ] || continue
-	! grep -q '#include "\(base\|wire\|device\|arena\|plan\|grant\|index\|exec\|engine\|manager\)/' "$file" ||
-		complain "$file: an example uses more than the public headers"
-done
+find examples tools -name '*.[ch]' ! -path 'tools/bench/measure/*' | sort >"$files"
+while read -r file; do
+	! grep -q '#include "\(base\|wire\|device\|schema\|arena\|plan\|grant\|index\|exec\|engine\|manager\)/' "$file" ||
+		complain "$file: uses more than the public headers"
+done <"$files"
 [ "$fail" = 0 ] && echo "layering holds"
 exit "$fail"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# clang-tidy and cppcheck over lib/ and examples/, the format of every C file, shellcheck over
+# clang-tidy and cppcheck over lib/, examples/ and tools/, the format of every C file, shellcheck over
 # every script. Each release of such a tool has findings and a format of its own, so the ones of
 # Debian 12 are used: another release, or none, is skipped with a line; all of them skipped: 77.
 # Usage: static.sh ROOT BUILD_DIR
@@ -36,13 +36,13 @@ present() {
 
 # shellcheck disable=SC2046 # words
 tree() {
-	find $(present lib include examples kernels test) "$@"
+	find $(present lib include examples tools kernels test) "$@"
 }
 
 # shellcheck disable=SC2046 # words
 tidy() {
 	log=$(mktemp)
-	find $(present lib examples) -name '*.c' | sort | while read -r file; do
+	find $(present lib examples tools) -name '*.c' | sort | while read -r file; do
 		! grep -qF "/$file\"" "$build/compile_commands.json" || echo "$file"
 	done | xargs -r -P2 -n2 clang-tidy -p "$build" --quiet >"$log" 2>&1 || failed=1
 	[ "$failed" = 0 ] || grep -v ' warnings\{0,1\} generated\.$' "$log"
@@ -60,7 +60,7 @@ if have cppcheck 2.10; then
 	# shellcheck disable=SC2046 # words
 	cppcheck --quiet -j2 --enable=warning,performance,portability --error-exitcode=1 \
 		--suppressions-list=test/lint/cppcheck.txt --inline-suppr --library=posix,bsd \
-		-D_GNU_SOURCE -I lib -I include -I "$build" $(present lib examples) || failed=1
+		-D_GNU_SOURCE -I lib -I include -I "$build" $(present lib examples tools) || failed=1
 fi
 if have clang-format 14; then
 	tree '(' -name '*.[ch]' -o -name '*.cu' ')' -exec clang-format --dry-run -Werror {} + || failed=1

@@ -13,7 +13,7 @@
 
 #include "grant/parts.h"
 #include "grant/state.h"
-#include "plan/schema.h"
+#include "schema/schema.h"
 
 #define WAIT_MS 20000
 

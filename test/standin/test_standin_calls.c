@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "device/cuda_api.h"
+#include "device/cuda/cuda_api.h"
 #include "support/suite.h"
 
 #define NAME(field, symbol) SIM_NAME(symbol),

@@ -4,7 +4,7 @@
  */
 #include "standin/standin_case.h"
 
-#include "device/cuda_api.h"
+#include "device/cuda/cuda_api.h"
 
 #include <stdlib.h>
 #include "support/suite.h"

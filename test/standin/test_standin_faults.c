@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "device/cuda_api.h"
+#include "device/cuda/cuda_api.h"
 #include "support/suite.h"
 
 static const struct sim_geometry geometries[] = {

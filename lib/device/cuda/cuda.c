@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 struct oki_mark {
 	struct oki_device *device;

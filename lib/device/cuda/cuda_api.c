@@ -1,5 +1,5 @@
 /* [B] Loading libcuda. */
-#include "device/cuda_api.h"
+#include "device/cuda/cuda_api.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -3,7 +3,7 @@
  * geometries, sizes and layouts, idle and beside a model (doc/measuring.md), and these keep within
  * 5 % of the better one without knowing the machine.
  */
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 /* Operations that start in less time than a kernel and its first bytes take. */
 #define FEW_OPERATIONS 4u

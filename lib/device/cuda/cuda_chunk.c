@@ -1,5 +1,5 @@
 /* [B] Memory for a stream's tables, and for the counters of its kernels. */
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* [B] Rows to copy-engine operations: few long ones first, one batched call for what is left. */
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #include "base/error.h"
 #include "device/rect.h"

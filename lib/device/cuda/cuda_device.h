@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <stdatomic.h>
 
-#include "device/cuda_api.h"
+#include "device/cuda/cuda_api.h"
 #include "device/device.h"
 #include "kernels/gather_copy.h"
 

@@ -1,11 +1,11 @@
 /* [B] Loading the copy kernel, its tables and its launches. */
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #include <assert.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "device/cuda_image.h"
+#include "device/cuda/cuda_image.h"
 #include "device/rect.h"
 
 /* So many pieces for each group of lanes that all end at about the same time. */

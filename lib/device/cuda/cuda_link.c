@@ -3,7 +3,7 @@
  * short copy, so that what every copy costs drops out, and the best of a few tries, since nothing
  * but disturbance makes one slower.
  */
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* [B] Is this memory the GPU's? */
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #include "base/checked.h"
 #include "base/error.h"

@@ -1,5 +1,5 @@
 /* [B] Host memory registered with CUDA, once per process. */
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #include <errno.h>
 #include <pthread.h>

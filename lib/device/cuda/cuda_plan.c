@@ -3,7 +3,7 @@
  * would need for them, and the kernel's table. It is worked out with the first layer of a group, so
  * that later layers cost the CPU the same however many blocks there are.
  */
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #include <stdlib.h>
 

@@ -5,7 +5,7 @@
  * between two events. The link delays some of them and a model lets some through, so that one says
  * little: SMs count as held when some of the last ones waited. That holds for the next piece.
  */
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* [B] Copies by copy engines or by the kernel, and the events of their layers. */
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #include "base/error.h"
 #include "device/rect.h"

@@ -1,5 +1,5 @@
 /* [B] What callers bring: events for the layers, and streams to wait for. */
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #include "base/error.h"
 

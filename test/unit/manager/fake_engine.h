@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "grant/parts.h"
 #include "grant/state.h"
-#include "plan/schema.h"
+#include "schema/schema.h"
 #include "wire/bootstrap.h"
 #include "wire/channel.h"
 #include "wire/wire.h"

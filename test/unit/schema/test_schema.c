@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "plan/schema.h"
+#include "schema/schema.h"
 #include "wire/wire.h"
 #include "support/suite.h"
 

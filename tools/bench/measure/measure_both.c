@@ -1,7 +1,7 @@
 /* A restore and a publish at once: how much of both directions of the link they get. */
 #include <stdio.h>
 
-#include "test/device/measure_rig.h"
+#include "tools/bench/measure/measure_rig.h"
 
 /* ns for one contiguous copy each way at once. */
 static double plain_both(uint64_t bytes, CUstream other, CUevent event)

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "test/device/measure_rig.h"
+#include "tools/bench/measure/measure_rig.h"
 
 static int (*blas_create)(void **);
 static int (*blas_stream)(void *, CUstream);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "test/device/measure_rig.h"
+#include "tools/bench/measure/measure_rig.h"
 
 /* 72 2-D copies of 64 rows of 32 KiB, in one stream or in turns in two. */
 static double two_d(uint32_t streams, CUstream other)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "plan/compile.h"
-#include "test/device/measure_rig.h"
+#include "tools/bench/measure/measure_rig.h"
 
 #define TIMES 11
 #define LAYERS 36

@@ -1,7 +1,7 @@
 /* What the small kernels of a model wait for beside copies: one alone, and many in a row. */
 #include <stdio.h>
 
-#include "test/device/measure_rig.h"
+#include "tools/bench/measure/measure_rig.h"
 
 #define LAYERS 36
 #define PAGES 64

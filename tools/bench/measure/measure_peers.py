@@ -164,7 +164,7 @@ class Ours(Job):
         os.environ["ORBITKV_COPY"] = path
         self.lib, self.error = C.CDLL(args.build + "/lib/libkv.so.0"), Error()
         socket = "/tmp/measure-peers.%d.sock" % os.getpid()
-        manager = [args.build + "/lib/orbitkv-manager", "--memory", "%dM" % max(64, 4 * blocks * BLOCK >> 20), "--socket", socket]
+        manager = [args.build + "/orbitkv-manager", "--memory", "%dM" % max(64, 4 * blocks * BLOCK >> 20), "--socket", socket]
         manager += ["--spin-us", str(args.manager_spin_us)] if args.manager_spin_us is not None else []
         self.manager = subprocess.Popen(manager, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.manager.stdout.readline()
@@ -305,7 +305,7 @@ def one_case(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="where libkv.so.0 and orbitkv-manager are in lib/")
+    parser.add_argument("--build", default="build", help="the build folder")
     parser.add_argument("--libraries", default="/nonexistent", help="a folder with the peers' libraries, before site-packages")
     parser.add_argument("--blocks", default="32,128,448")
     parser.add_argument("--cases", default=",".join(CASES))

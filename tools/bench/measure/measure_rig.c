@@ -1,5 +1,5 @@
 /* What measure_copy's cases stand on. */
-#include "test/device/measure_rig.h"
+#include "tools/bench/measure/measure_rig.h"
 
 #include <stdarg.h>
 #include <stdio.h>

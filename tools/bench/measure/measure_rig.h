@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "base/clock.h"
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 #include "exec/worker.h"
 
 #define ARENA (5ull << 30)

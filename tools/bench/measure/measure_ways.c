@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "test/device/measure_rig.h"
+#include "tools/bench/measure/measure_rig.h"
 
 #define POOL (4ull << 30)
 #define CHAIN 200 /* kernels */

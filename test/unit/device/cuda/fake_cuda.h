@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 static struct {
 	int one, two, batches, entries, launches, records, waits, gates;

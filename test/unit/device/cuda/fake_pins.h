@@ -8,7 +8,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #define PIECES_MAX 4096
 

@@ -3,7 +3,7 @@
 #define TEST_UNIT_FAKE_STAGE_H
 
 #include "test/device/same_runs.h"
-#include "test/unit/fake_cuda.h"
+#include "test/unit/device/cuda/fake_cuda.h"
 
 struct stage {
 	struct oki_cuda_api api;

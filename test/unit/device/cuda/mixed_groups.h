@@ -3,7 +3,7 @@
 #define TEST_UNIT_MIXED_GROUPS_H
 
 #include "test/device/copy_case.h"
-#include "test/unit/fake_stage.h"
+#include "test/unit/device/cuda/fake_stage.h"
 
 #define ROW 4096u
 #define LAYERS 24u

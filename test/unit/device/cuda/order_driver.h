@@ -2,7 +2,7 @@
 #ifndef TEST_UNIT_ORDER_DRIVER_H
 #define TEST_UNIT_ORDER_DRIVER_H
 
-#include "test/unit/order_model.h"
+#include "test/unit/device/cuda/order_model.h"
 
 static CUresult model_is_capturing(CUstream stream, CUstreamCaptureStatus *ret_status)
 {

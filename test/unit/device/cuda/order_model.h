@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #define MODEL_LAYERS 24u
 #define MODEL_STEPS 2048u /* of one operation */

@@ -7,7 +7,7 @@
 
 #if OKV_HAVE_CUDA
 
-#include "test/unit/mixed_groups.h"
+#include "test/unit/device/cuda/mixed_groups.h"
 #include "support/suite.h"
 
 #define KIB(count) ((uint64_t)(count) << 10)

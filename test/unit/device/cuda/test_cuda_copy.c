@@ -10,7 +10,7 @@
 
 #include "device/rect.h"
 #include "test/device/copy_case.h"
-#include "test/unit/fake_cuda.h"
+#include "test/unit/device/cuda/fake_cuda.h"
 #include "support/suite.h"
 
 static const struct oki_cuda_queue restores = {.stream = STREAM, .direction = OKI_TO_PAGES};

@@ -7,7 +7,7 @@
 
 #if OKV_HAVE_CUDA
 
-#include "test/unit/mixed_groups.h"
+#include "test/unit/device/cuda/mixed_groups.h"
 #include "support/suite.h"
 
 static const struct {

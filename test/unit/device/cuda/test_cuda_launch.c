@@ -8,7 +8,7 @@
 
 #if OKV_HAVE_CUDA
 
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 #include "support/suite.h"
 
 static const struct oki_cuda_budget four = {.sms = 4};

@@ -9,7 +9,7 @@
 
 #include <time.h>
 
-#include "test/unit/fake_cuda.h"
+#include "test/unit/device/cuda/fake_cuda.h"
 #include "support/suite.h"
 
 #define MS 1000000ull

@@ -9,7 +9,7 @@
 
 #include "support/suite.h"
 #include "test/device/copy_case.h"
-#include "test/unit/order_driver.h"
+#include "test/unit/device/cuda/order_driver.h"
 
 #define SEEDS 5000u
 #define GROUPS_MAX 3u

@@ -9,7 +9,7 @@
 
 #include "support/suite.h"
 #include "test/device/copy_case.h"
-#include "test/unit/fake_pins.h"
+#include "test/unit/device/cuda/fake_pins.h"
 
 #define QUEUE ((CUstream)(uintptr_t)16)
 

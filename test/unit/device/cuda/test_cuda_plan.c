@@ -10,7 +10,7 @@
 
 #include "device/rect.h"
 #include "test/device/copy_case.h"
-#include "test/unit/fake_cuda.h"
+#include "test/unit/device/cuda/fake_cuda.h"
 #include "support/suite.h"
 
 #define LAYERS 3u

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "test/device/copy_case.h"
-#include "test/unit/fake_stage.h"
+#include "test/unit/device/cuda/fake_stage.h"
 #include "support/suite.h"
 
 #define ROW 4096u

@@ -9,7 +9,7 @@
 #if OKV_HAVE_CUDA
 
 #include "test/device/copy_case.h"
-#include "test/unit/fake_stage.h"
+#include "test/unit/device/cuda/fake_stage.h"
 #include "support/suite.h"
 
 #define ROW 4096u

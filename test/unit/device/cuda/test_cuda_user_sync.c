@@ -8,7 +8,7 @@
 
 #if OKV_HAVE_CUDA
 
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 #include "support/suite.h"
 
 #define LAYERS 36u
