@@ -159,8 +159,8 @@ static void connect_now_and_then(struct connector *c)
 	c->next_try_ms = now_ms() + PAUSE_MS;
 	/* Another version, say, stays until someone acts. One that drains may have a successor. */
 	enum okv_status_group group = okv_status_group(status);
-	c->hopeless =
-		group == OKV_GROUP_BUILD || (group == OKV_GROUP_CALL && status != OKV_E_CLOSED);
+	c->hopeless = group == OKV_STATUS_GROUP_BUILD ||
+		      (group == OKV_STATUS_GROUP_CALL && status != OKV_E_CLOSED);
 	if (c->hopeless)
 		printf("no cache: %s: %s\n", okv_status_name(status), err.text);
 }

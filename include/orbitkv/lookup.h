@@ -41,11 +41,11 @@ struct okv_lookup_options {
 
 OKV_EXPORT void okv_lookup_options_init(struct okv_lookup_options *opts);
 
-/** The usable blocks of each group asked for, as indexes into its keys. */
+/** The usable blocks of a group asked for; block i of a sequence is the one that key i names. */
 struct okv_hit {
 	uint32_t group;
-	uint32_t first; /* 0 for a full group; later for window and state groups */
-	uint32_t count; /* the lease holds these; okv_restore_group counts from the first one */
+	uint32_t first; /* block of the sequence; 0 for a full group, later for window and state */
+	uint32_t count; /* the lease holds so many from there on */
 	uint32_t reserved;
 };
 

@@ -35,9 +35,7 @@ struct okv_layer_event {
 /** Blocks of one group that go to (restore) or come from (publish) these pages. */
 struct okv_restore_group {
 	uint32_t group;
-	/* Counted from the first block that the lease holds of the group, not as okv_hit.first:
-	 * all that the lookup found of it is first 0, count okv_hit.count. */
-	uint32_t first;
+	uint32_t first; /* block of the sequence, as okv_hit.first */
 	uint32_t count;
 	uint32_t reserved; /* 0 */
 	/* count * pages per block (okv_layer), in block order; none twice. So many are read: a
@@ -107,7 +105,7 @@ struct okv_publish_options {
 	struct okv_ready ready;
 	/* Recorded behind the last read of the pages, or NULL. A stream may be linked to it after
 	 * okv_op_wait_enqueued() of any layer: before, it still has its last record. */
-	struct CUevent_st *sources_read;
+	struct CUevent_st *read_done_event;
 	uint64_t user_data;
 	struct okv_owner owner;
 };
@@ -147,11 +145,10 @@ struct okv_op_result {
 };
 
 /**
- * Wait until this layer's event (of a publish: sources_read) is recorded: only then may a consumer
- * be linked to it.
- * layer is an index in the binding's layers; beyond them OKV_E_INVAL. When the event never will be
- * recorded: OKV_E_* of the operation, and no consumer may be linked; okv_op_wait() has the reason.
- * timeout_ms < 0 waits without limit; 0 asks.   Threads any.
+ * Wait until this layer's event (of a publish: read_done_event) is recorded: only then may a
+ * consumer be linked to it. layer is an index in the binding's layers; beyond them OKV_E_INVAL.
+ * When the event never will be recorded: OKV_E_* of the operation, and no consumer may be linked;
+ * okv_op_wait() has the reason. timeout_ms < 0 waits without limit; 0 asks.   Threads any.
  */
 OKV_EXPORT int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeout_ms);
 /**

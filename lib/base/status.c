@@ -73,16 +73,16 @@ int oki_peer_status(int status)
 enum okv_status_group okv_status_group(int status)
 {
 	if (status >= 0)
-		return OKV_GROUP_OK;
+		return OKV_STATUS_GROUP_OK;
 	if (status > -20)
-		return OKV_GROUP_AGAIN;
+		return OKV_STATUS_GROUP_AGAIN;
 	if (status > -40)
-		return OKV_GROUP_CALL;
+		return OKV_STATUS_GROUP_CALL;
 	if (status > -60)
-		return OKV_GROUP_OPERATION;
+		return OKV_STATUS_GROUP_OPERATION;
 	if (status > -80)
-		return OKV_GROUP_SESSION;
-	return OKV_GROUP_BUILD;
+		return OKV_STATUS_GROUP_SESSION;
+	return OKV_STATUS_GROUP_BUILD;
 }
 
 const char *okv_stage_name(int stage)

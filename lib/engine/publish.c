@@ -113,7 +113,7 @@ int okv_publish_start(struct okv_binding *binding, const struct okv_publish_opti
 		rc = oki_transfer_hold(binding, err);
 	if (rc)
 		return rc;
-	rc = oki_transfer_check_ready(binding, &o.ready, o.sources_read != NULL, err);
+	rc = oki_transfer_check_ready(binding, &o.ready, o.read_done_event != NULL, err);
 	if (!rc)
 		rc = oki_transfer_check_owner(&o.owner, err);
 	struct okv_op *op = NULL;
@@ -126,7 +126,7 @@ int okv_publish_start(struct okv_binding *binding, const struct okv_publish_opti
 	if (!rc)
 		rc = take_groups(op, &o, &bytes, err);
 	if (!rc)
-		rc = take_event(op, o.sources_read, err);
+		rc = take_event(op, o.read_done_event, err);
 	if (!rc)
 		rc = oki_transfer_begin(op, &o.ready, bytes, &request, err);
 	if (!rc) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/options.h"
 
@@ -15,22 +16,28 @@ void okv_restore_options_init(struct okv_restore_options *opts)
 	opts->size = sizeof(*opts);
 }
 
+static const struct okv_hit *find_hit(const struct okv_lease *lease, uint32_t group)
+{
+	for (uint32_t i = 0; i < lease->result.group_count; i++)
+		if (lease->result.groups[i].group == group)
+			return &lease->result.groups[i];
+	return NULL;
+}
+
 static int check_range(const struct okv_lease *lease, const struct okv_restore_group *g,
 		       struct okv_error *err)
 {
-	for (uint32_t i = 0; i < lease->result.group_count; i++) {
-		const struct okv_hit *hit = &lease->result.groups[i];
-		if (hit->group != g->group)
-			continue;
-		if (g->first > hit->count || g->count > hit->count - g->first)
-			return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-					"blocks [%u, %u + %u) of group %u; the lease holds %u, and "
-					"first counts from the first of these",
-					g->first, g->first, g->count, g->group, hit->count);
-		return 0;
-	}
-	return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-			"the lease holds nothing of group %u", g->group);
+	const struct okv_hit *hit = find_hit(lease, g->group);
+	if (!hit)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"the lease holds nothing of group %u", g->group);
+	if (g->count &&
+	    (g->first < hit->first || !oki_within(g->first - hit->first, g->count, hit->count)))
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"%u blocks from block %u of group %u on; the lease holds %u from "
+				"block %u on",
+				g->count, g->first, g->group, hit->count, hit->first);
+	return 0;
 }
 
 static int take_groups(struct okv_op *op, const struct okv_lease *lease,
@@ -103,13 +110,17 @@ static int take_events(struct okv_op *op, const struct okv_restore_options *o,
 	return rc;
 }
 
-static void write_request(uint8_t *request, const struct okv_restore_options *o)
+/* The Manager counts from the first block that the lease holds. */
+static void write_request(uint8_t *request, const struct okv_lease *lease,
+			  const struct okv_restore_options *o)
 {
 	uint8_t *at = request + sizeof(struct okw_request);
 	for (uint32_t i = 0; i < o->group_count; i++) {
-		struct okw_request_group g = {.group = o->groups[i].group,
-					      .first = o->groups[i].first,
-					      .count = o->groups[i].count};
+		const struct okv_restore_group *asked = &o->groups[i];
+		const struct okv_hit *hit = find_hit(lease, asked->group);
+		struct okw_request_group g = {.group = asked->group, .count = asked->count};
+		if (hit && asked->count)
+			g.first = asked->first - hit->first;
 		memcpy(at, &g, sizeof(g));
 		at += sizeof(g);
 	}
@@ -160,7 +171,7 @@ int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
 	if (!rc)
 		rc = oki_transfer_begin(op, &o.ready, bytes, &request, err);
 	if (!rc) {
-		write_request(request, &o);
+		write_request(request, lease, &o);
 		struct okw_request head = {
 			.flags = o.flags & OKV_RESTORE_KEEP ? OKW_REQUEST_KEEP : 0,
 			.group_count = o.group_count,

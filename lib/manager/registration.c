@@ -310,5 +310,5 @@ bool oki_mgr_message(struct okv_manager *m, struct oki_mgr_conn *conn,
 			(unsigned)conn->peer.uid, err.text);
 	int sent = oki_message_refuse(conn->fd, OKW_MSG_REFUSED, message->head.serial, &err);
 	/* A peer that breaks the protocol, or lets its replies pile up, is not one to keep. */
-	return !first && !sent && okv_status_group(rc) != OKV_GROUP_SESSION;
+	return !first && !sent && okv_status_group(rc) != OKV_STATUS_GROUP_SESSION;
 }

@@ -193,7 +193,7 @@ int gpu_publish_start(struct gpu_kv *k, uint64_t seq, const struct kv_blocks *bl
 		o.flags = with->flags;
 		o.ready.streams = with->streams;
 		o.ready.stream_count = with->stream_count;
-		o.sources_read = with->sources_read;
+		o.read_done_event = with->read_done_event;
 		o.owner = with->owner;
 		o.user_data = with->user_data;
 	}
@@ -208,18 +208,11 @@ int gpu_restore_start(struct gpu_kv *k, struct okv_lease *lease, const struct kv
 		      struct okv_error *err)
 {
 	struct okv_restore_group g[OKV_MAX_GROUPS] = {{.group = 0}};
-	struct okv_lookup_result held;
-	ck_assert_int_eq(okv_lease_result(lease, &held), 0);
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t from = 0;
-		for (uint32_t h = 0; h < held.group_count; h++)
-			if (held.groups[h].group == blocks[i].group)
-				from = held.groups[h].first;
+	for (uint32_t i = 0; i < n; i++)
 		g[i] = (struct okv_restore_group){.group = blocks[i].group,
-						  .first = blocks[i].first - from,
+						  .first = blocks[i].first,
 						  .count = blocks[i].count,
 						  .pages = blocks[i].pages};
-	}
 	struct okv_restore_options o;
 	okv_restore_options_init(&o);
 	o.group_count = n;

@@ -70,7 +70,7 @@ struct gpu_with {
 	uint32_t flags;
 	const struct okv_layer_event *events;
 	uint32_t event_count;
-	struct CUevent_st *sources_read;
+	struct CUevent_st *read_done_event;
 	struct okv_owner owner;
 	uint64_t user_data;
 };

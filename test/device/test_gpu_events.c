@@ -94,11 +94,12 @@ START_TEST(wait_layer_is_enough_for_the_cpu)
 }
 END_TEST
 
-/* A source may be overwritten by work behind sources_read, also while the result is awaited. The
+/* A source may be overwritten by work behind read_done_event, also while the result is awaited. The
  * event was recorded behind a gate that stays closed, so that only a new record lets it fire. */
-START_TEST(sources_read_lets_the_next_writer_in)
+START_TEST(read_done_event_lets_the_next_writer_in)
 {
-	struct gpu_with with = {.streams = &cs.a, .stream_count = 1, .sources_read = cs.events[0]};
+	struct gpu_with with = {
+		.streams = &cs.a, .stream_count = 1, .read_done_event = cs.events[0]};
 	struct okv_op *op;
 	cs.seq = 150;
 	gpu_ok(cudaStreamSynchronize(cs.a));
@@ -197,7 +198,7 @@ START_TEST(s18_pages_and_events_of_a_running_operation_are_busy)
 	struct gpu_with with = {
 		.streams = &cs.a, .stream_count = 1, .events = &first, .event_count = 1};
 	struct gpu_with reuse = {.events = &first, .event_count = 1};
-	struct gpu_with read = {.sources_read = cs.events[3]};
+	struct gpu_with read = {.read_done_event = cs.events[3]};
 	struct gpu_with two = {.events = twice, .event_count = 2};
 	struct okv_op *op, *none = NULL;
 	struct gpu_gate *gate = gpu_gate_close(cs.a);
@@ -315,7 +316,7 @@ static void add_tests(TCase *t)
 	tcase_add_test(t, consumers_wait_for_layer_events);
 	tcase_add_test(t, s12_consumers_race_with_the_copies);
 	tcase_add_test(t, wait_layer_is_enough_for_the_cpu);
-	tcase_add_test(t, sources_read_lets_the_next_writer_in);
+	tcase_add_test(t, read_done_event_lets_the_next_writer_in);
 	tcase_add_loop_test(t, s19_zero_blocks_make_every_event_fresh, 0, 2);
 	tcase_add_test(t, s13_a_graph_that_waits_for_a_layer_event);
 	tcase_add_test(t, s18_pages_and_events_of_a_running_operation_are_busy);

@@ -334,7 +334,7 @@ static const struct kv_number publish_numbers[] = {
 	KV_NUMBER(struct publish_input, opts.group_count, UINT32_MAX, OKV_E_INVAL),
 	KV_NUMBER(struct publish_input, opts.reserved, 1, OKV_E_INVAL),
 	KV_NUMBER(struct publish_input, opts.groups, 0, OKV_E_INVAL),
-	KV_NUMBER(struct publish_input, opts.sources_read, 0x1000, OKV_E_UNSUPPORTED),
+	KV_NUMBER(struct publish_input, opts.read_done_event, 0x1000, OKV_E_UNSUPPORTED),
 	KV_NUMBER(struct publish_input, groups[0].keys.group, 1, OKV_E_INVAL),
 	KV_NUMBER(struct publish_input, groups[0].keys.group, UINT32_MAX, OKV_E_INVAL),
 	KV_NUMBER(struct publish_input, groups[0].keys.count, 0, OKV_E_INVAL),

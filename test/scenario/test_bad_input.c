@@ -45,13 +45,13 @@ START_TEST(status_names_texts_and_groups)
 		ck_assert_uint_gt(strlen(okv_status_text(odd[i])), 0);
 		ck_assert_str_eq(okv_stage_name(odd[i] == 1 ? -1 : odd[i]), "?");
 	}
-	ck_assert_int_eq(okv_status_group(OKV_OK), OKV_GROUP_OK);
-	ck_assert_int_eq(okv_status_group(INT_MAX), OKV_GROUP_OK);
-	ck_assert_int_eq(okv_status_group(OKV_E_BUSY), OKV_GROUP_AGAIN);
-	ck_assert_int_eq(okv_status_group(OKV_E_BUDGET), OKV_GROUP_CALL);
-	ck_assert_int_eq(okv_status_group(OKV_E_SPENT), OKV_GROUP_OPERATION);
-	ck_assert_int_eq(okv_status_group(OKV_E_POISONED), OKV_GROUP_SESSION);
-	ck_assert_int_eq(okv_status_group(INT_MIN), OKV_GROUP_BUILD);
+	ck_assert_int_eq(okv_status_group(OKV_OK), OKV_STATUS_GROUP_OK);
+	ck_assert_int_eq(okv_status_group(INT_MAX), OKV_STATUS_GROUP_OK);
+	ck_assert_int_eq(okv_status_group(OKV_E_BUSY), OKV_STATUS_GROUP_AGAIN);
+	ck_assert_int_eq(okv_status_group(OKV_E_BUDGET), OKV_STATUS_GROUP_CALL);
+	ck_assert_int_eq(okv_status_group(OKV_E_SPENT), OKV_STATUS_GROUP_OPERATION);
+	ck_assert_int_eq(okv_status_group(OKV_E_POISONED), OKV_STATUS_GROUP_SESSION);
+	ck_assert_int_eq(okv_status_group(INT_MIN), OKV_STATUS_GROUP_BUILD);
 	ck_assert_uint_eq(okv_version(),
 			  OKV_VERSION_MAJOR << 16 | OKV_VERSION_MINOR << 8 | OKV_VERSION_PATCH);
 }

@@ -64,7 +64,8 @@ START_TEST(restores)
 
 	ck_assert_uint_eq(kv_lookup(scene.ns, 1, N, 1, &lease), N);
 	group.first = 2;
-	restore_says(lease, &o, "the lease holds 4, and first counts from the first of these");
+	restore_says(lease, &o,
+		     "4 blocks from block 2 of group 0 on; the lease holds 4 from block 0 on");
 	group.first = 0;
 	group.reserved = 1;
 	restore_says(lease, &o, "group 0: reserved is not 0");

@@ -263,8 +263,8 @@ START_TEST(s20_an_unknown_end_poisons)
 }
 END_TEST
 
-/* A publish that has nothing to copy records sources_read all the same, or does not succeed: here
- * the event went between two operations, the second of which took it on trust. */
+/* A publish that has nothing to copy records read_done_event all the same, or does not succeed:
+ * here the event went between two operations, the second of which took it on trust. */
 START_TEST(s20_an_event_that_cannot_be_recorded)
 {
 	struct standin_counts before;
@@ -279,7 +279,7 @@ START_TEST(s20_an_event_that_cannot_be_recorded)
 	okv_publish_options_init(&o);
 	o.group_count = 1;
 	o.groups = &stored_one;
-	o.sources_read = c->events[0];
+	o.read_done_event = c->events[0];
 	for (int fails = 0; fails < 2; fails++) {
 		if (fails)
 			sim.standin_fail(SIM_NAME(cuEventRecord), 1, CUDA_ERROR_INVALID_HANDLE,

@@ -306,18 +306,11 @@ int kv_blocks_restore_start(struct kv_tensors *t, struct okv_lease *lease,
 			    struct okv_op **ret_op, struct okv_error *err)
 {
 	struct okv_restore_group g[OKV_MAX_GROUPS] = {{.group = 0}};
-	struct okv_lookup_result held;
-	ck_assert_int_eq(okv_lease_result(lease, &held), 0);
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t from = 0;
-		for (uint32_t h = 0; h < held.group_count; h++)
-			if (held.groups[h].group == blocks[i].group)
-				from = held.groups[h].first;
+	for (uint32_t i = 0; i < n; i++)
 		g[i] = (struct okv_restore_group){.group = blocks[i].group,
-						  .first = blocks[i].first - from,
+						  .first = blocks[i].first,
 						  .count = blocks[i].count,
 						  .pages = blocks[i].pages};
-	}
 	struct okv_restore_options o;
 	okv_restore_options_init(&o);
 	o.flags = flags;

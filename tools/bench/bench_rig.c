@@ -200,6 +200,7 @@ int bench_rig_restore_start(struct bench_rig *rig, enum bench_half half,
 		const struct okv_hit *hit = &hold->found.groups[g];
 
 		groups[g].group = hit->group;
+		groups[g].first = hit->first;
 		groups[g].count = hit->count;
 		groups[g].pages = rig->pages.order[half] + hit->first;
 	}

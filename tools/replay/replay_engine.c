@@ -297,7 +297,7 @@ static int restore(struct replay_engine *e, const uint32_t *ids,
 		const struct okv_hit *hit = &found->groups[g];
 
 		groups[g].group = g;
-		groups[g].first = 0; /* counted within what the lease holds */
+		groups[g].first = hit->first;
 		groups[g].count = hit->count;
 		groups[g].pages = e->pages.order + hit->first;
 		spans[g] = (struct replay_span){g, hit->first, hit->count, ids};

@@ -154,7 +154,7 @@ Ready = struct("Ready", stream_count=U32, reserved=U32, streams=P)
 RestoreGroup = struct("RestoreGroup", group=U32, first=U32, count=U32, reserved=U32, pages=P)
 RestoreOptions = struct("RestoreOptions", size=U32, flags=U32, group_count=U32, event_count=U32, groups=P, events=P, ready=Ready, user_data=U64, owner=Owner)
 PublishGroup = struct("PublishGroup", keys=Keys, first_position=U32, tokens=U32, parent=C.c_char_p, pages=P)
-PublishOptions = struct("PublishOptions", size=U32, flags=U32, group_count=U32, reserved=U32, groups=P, ready=Ready, sources_read=P, user_data=U64, owner=Owner)
+PublishOptions = struct("PublishOptions", size=U32, flags=U32, group_count=U32, reserved=U32, groups=P, ready=Ready, read_done_event=P, user_data=U64, owner=Owner)
 HOLD = 64  # publishes whose keys are made before
 
 
