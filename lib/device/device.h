@@ -64,7 +64,8 @@ struct oki_device_config {
 	uint32_t copy_path;	   /* CUDA: enum okv_copy_path */
 	uint32_t copy_sms;	   /* CUDA: SMs one copy kernel may use; 0: OKI_DEFAULT_SMS */
 	const struct oki_log *log; /* borrowed until close; NULL: silent */
-	/* Called from a device thread when a mark completed, if the device has callbacks. */
+	/* Called from a device thread when a mark was reached, if the device has callbacks.
+	 */
 	void (*notify)(void *arg);
 	void *arg;
 };
@@ -122,10 +123,11 @@ struct oki_device_ops {
 	 * Queue layers that follow each other in consumption order, of any groups, at most
 	 * OKI_JOIN_MAX, with at most OKV_MAX_GROUPS different runs: the first ones, as many as the
 	 * device takes at once. Returns how many those are, at least one; the rest is for the next
-	 * call, at once. Borrows maps and runs until a mark recorded later is complete, the array
-	 * for the call only. Until the stream is recycled the same runs pointer and count stand for
-	 * the same runs, and after a refusal nothing more is copied. A layer may come again with
-	 * other runs, which may overtake the first ones: its event is then for record_event().
+	 * call, at once. Borrows maps and runs until a mark recorded later is complete, the
+	 * array for the call only. Until the stream is recycled the same runs pointer and count
+	 * stand for the same runs, and after a refusal nothing more is copied. A layer may come
+	 * again with other runs, which may overtake the first ones: its event is then for
+	 * record_event().
 	 */
 	int (*copy)(struct oki_stream *stream, enum oki_direction direction,
 		    const struct oki_layer_copy *layers, uint32_t layer_count,

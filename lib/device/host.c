@@ -142,7 +142,7 @@ static void host_stream_destroy(struct oki_stream *stream)
 {
 	if (!stream)
 		return;
-	/* The thread that completed the last mark may still hold the lock. */
+	/* The thread that reached the last mark may still hold the lock. */
 	pthread_mutex_lock(&stream->device->lock);
 	bool empty = STAILQ_EMPTY(&stream->steps);
 	pthread_mutex_unlock(&stream->device->lock);

@@ -298,17 +298,17 @@ void oki_binding_put(struct okv_binding *binding)
 	okv_namespace_close(ns);
 }
 
-void oki_binding_less(struct okv_binding *binding)
+void oki_binding_op_done(struct okv_binding *binding)
 {
 	if (--binding->running == 0)
 		pthread_cond_broadcast(&binding->drained);
 }
 
-void oki_binding_kick(struct okv_binding *binding)
+void oki_binding_wake(struct okv_binding *binding)
 {
 	pthread_mutex_lock(&binding->lock);
 	if (!binding->shut)
-		oki_worker_kick(binding->worker);
+		oki_worker_wake(binding->worker);
 	pthread_mutex_unlock(&binding->lock);
 }
 
@@ -348,12 +348,12 @@ static void abandon_unclaimed(struct okv_binding *b)
 		if (unclaimed)
 			oki_op_abandon(op, OKV_E_CANCELLED, "its binding or engine was closed");
 		else
-			oki_binding_kick(b);
+			oki_binding_wake(b);
 		oki_op_put(op);
 	}
 }
 
-void oki_binding_shut(struct okv_binding *binding)
+void oki_binding_drain_stop(struct okv_binding *binding)
 {
 	struct okv_engine *e = binding->ns->engine;
 	int patience = e->options.connect_timeout_ms < 0 ? 5000 : e->options.connect_timeout_ms;
@@ -398,7 +398,7 @@ void okv_binding_unregister(struct okv_binding *binding)
 	if (!binding || oki_forked(binding->ns->engine))
 		return;
 	struct okv_engine *e = binding->ns->engine;
-	oki_binding_shut(binding);
+	oki_binding_drain_stop(binding);
 	struct okw_bind_reply ask = {.binding_id = binding->id};
 	if (!atomic_load(&e->closing) && !atomic_load(&e->state))
 		oki_rpc(e, OKW_MSG_UNBIND, &ask, sizeof(ask), NULL, 0, NULL, NULL);

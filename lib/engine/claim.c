@@ -16,17 +16,18 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 		oki_worker_ops(op->binding->worker)
 			->record_event(op->transfer.stream, op->transfer.final_event, &err);
 	oki_transfer_fini(op->binding->worker, &op->transfer);
-	oki_op_let_go(op);
+	oki_op_release_resources(op);
 	pthread_mutex_lock(&op->lock);
 	/* Result and running count at once: who has waited for the operation finds the binding
 	 * drained, and who has drained the binding finds results. */
 	pthread_mutex_lock(&op->binding->lock);
 	op->phase = phase;
-	oki_op_doom(op, err.status, err.text);
+	oki_op_set_error(op, err.status, err.text);
 	bool lost = atomic_load(&op->engine->state) != 0;
 	bool sealed_later = phase == OKI_OP_DRAINED && op->kind == OKW_OP_PUBLISH;
 	if (sealed_later && lost)
-		oki_op_doom(op, OKV_E_SESSION, "the Manager went before the blocks were sealed");
+		oki_op_set_error(op, OKV_E_SESSION,
+				 "the Manager went before the blocks were sealed");
 	if (!sealed_later || lost) {
 		oki_op_finish(op);
 	} else {
@@ -36,7 +37,7 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 		if (atomic_load(&op->waiters) && op->engine->options.spin_us)
 			pthread_cond_broadcast(&op->cond);
 	}
-	oki_binding_less(op->binding);
+	oki_binding_op_done(op->binding);
 	pthread_mutex_unlock(&op->binding->lock);
 	pthread_mutex_unlock(&op->lock);
 }
@@ -44,7 +45,7 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 /* The worker looks at it no more. */
 static void drop_op(struct okv_op *op)
 {
-	oki_record_rest(op);
+	oki_record_stop_polling(op);
 	oki_op_put(op);
 }
 
@@ -70,7 +71,7 @@ static int claim_locked(struct okv_op *op, bool *ret_empty, bool *ret_refused)
 	if (atomic_load(&op->engine->state) == OKV_E_POISONED) {
 		/* The device is not to be trusted with another copy: the Manager takes it back. */
 		op->phase = OKI_OP_ABANDONED;
-		oki_op_doom(op, OKV_E_POISONED, "the engine is poisoned");
+		oki_op_set_error(op, OKV_E_POISONED, "the engine is poisoned");
 		atomic_fetch_or(&r->engine_flags, OKW_ENGINE_CANCEL);
 		oki_record_ring(op, &op->engine->channel.control->submit);
 		return -1;
@@ -112,7 +113,7 @@ static int grant_claim(void *arg, bool *ret_empty)
 
 static void grant_rest(void *arg)
 {
-	oki_record_rest(arg);
+	oki_record_stop_polling(arg);
 }
 
 /* Drained; Reaped is what is left to see. */
@@ -240,7 +241,7 @@ static void grant_failing(void *arg, const struct okv_error *why)
 	struct okv_op *op = arg;
 	oki_parts_close(oki_record_of(op));
 	pthread_mutex_lock(&op->lock);
-	oki_op_doom(op, why->status, why->text);
+	oki_op_set_error(op, why->status, why->text);
 	pthread_mutex_unlock(&op->lock);
 }
 
@@ -294,14 +295,14 @@ static void grant_ended(void *arg, int status, uint64_t bytes)
 	struct okw_record *r = oki_record_of(op);
 	oki_stages_mark(&op->stages, OKI_STAGE_DRAINED);
 	pthread_mutex_lock(&op->lock);
-	oki_op_doom(op, status, okv_status_text(status));
+	oki_op_set_error(op, status, okv_status_text(status));
 	op->result.bytes = bytes;
 	struct oki_parts parts = oki_parts_close(r);
 	r->engine_status = op->failing;
 	memcpy(r->stage, op->stages.ns, sizeof(r->stage));
 	/* G5: every claimed part's copies stopped before this count says so. */
 	atomic_store(&r->drained, parts.claimed);
-	oki_record_watch(op);
+	oki_record_start_polling(op);
 	oki_move(r, &op->tag, OKW_DRAINED, OKI_MOVER_ENGINE);
 	oki_record_ring(op, &op->engine->channel.control->retire);
 	pthread_mutex_unlock(&op->lock);

@@ -102,9 +102,9 @@ static struct okv_engine *new_engine(const struct okv_engine_options *opts)
 	e->options.embedded = NULL;
 	e->options.socket_path = NULL;
 	e->log = (struct oki_log){.fn = opts->log, .arg = opts->log_arg};
-	e->sock = e->kick_fd = e->notify_fd = -1;
+	e->sock = e->stop_fd = e->notify_fd = -1;
 	e->channel.request_fd = e->channel.control_fd = -1;
-	e->channel.engine_bell = e->channel.manager_bell = -1;
+	e->channel.engine_doorbell = e->channel.manager_doorbell = -1;
 	e->notify_tail = &e->notify_head;
 	pthread_mutex_t *locks[] = {&e->rpc_lock, &e->table_lock,  &e->register_lock,
 				    &e->lock,	  &e->notify_lock, &e->event_lock};
@@ -167,7 +167,7 @@ static void shut_bindings(struct okv_engine *e)
 		pthread_mutex_unlock(&e->lock);
 		if (!b)
 			return;
-		oki_binding_shut(b);
+		oki_binding_drain_stop(b);
 		oki_binding_put(b);
 	}
 }

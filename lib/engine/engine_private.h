@@ -52,7 +52,7 @@ struct okv_engine {
 
 	pthread_t session_thread;
 	bool session_running;
-	int kick_fd; /* wakes the session thread to end */
+	int stop_fd; /* wakes the session thread to end */
 
 	struct okv_manager *embedded;
 	pthread_t embedded_thread;
@@ -222,27 +222,27 @@ struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head
 /* Tell the Manager that this session does not know the lease in that slot any more. */
 void oki_lease_forget(struct okv_engine *engine, uint32_t slot);
 /* After submitting: if the table was shut meanwhile, nobody else takes the operation out of it. */
-void oki_record_leave_shut(struct okv_op *op);
+void oki_record_detach_if_closed(struct okv_op *op);
 /* Look at the record and do what its state asks of this side. Takes op->lock. */
 void oki_record_advance(struct okv_op *op);
 /* The worker polls the record, or will: no bell needed. Before the move it shall not ring for. */
-void oki_record_watch(struct okv_op *op);
+void oki_record_start_polling(struct okv_op *op);
 /* It does not any more: what happens next rings, what happened before is done inside. */
-void oki_record_rest(struct okv_op *op);
+void oki_record_stop_polling(struct okv_op *op);
 /* Somebody sleeps for this transfer, or hurries it: while it is unclaimed the session thread hears
  * of it too, since the worker may stand in a copy of another one. */
-void oki_record_listen(struct okv_op *op);
+void oki_record_enable_wakeups(struct okv_op *op);
 /* Wait until the record ended (lookups), spinning first; 0 or OKV_E_TIMEOUT / OKV_E_SESSION. */
 int oki_record_wait(struct okv_op *op, struct okw_record *record, int timeout_ms);
 struct okw_record *oki_record_of(const struct okv_op *op);
-void oki_record_ring(struct okv_op *op, struct okw_bell *bell);
+void oki_record_ring(struct okv_op *op, struct okw_doorbell *bell);
 
 /* op.c */
 struct okv_op *oki_op_create(struct okv_engine *engine, uint32_t kind, struct okv_error *err);
 void oki_op_get(struct okv_op *op);
 void oki_op_put(struct okv_op *op);
 /* With op->lock held: what it will end with; the first one counts. */
-void oki_op_doom(struct okv_op *op, int status, const char *text);
+void oki_op_set_error(struct okv_op *op, int status, const char *text);
 /* With op->lock held: the one final result. */
 void oki_op_finish(struct okv_op *op);
 /* As okv_op_wait() for who has spun already. */
@@ -251,8 +251,8 @@ int oki_op_sleep(struct okv_op *op, uint64_t deadline_ns);
 void oki_op_soon(struct okv_op *op);
 /* Set the flag of one layer, or (layer_count) of all, and wake who waits for it. */
 void oki_op_flag(struct okv_op *op, _Atomic bool *flags, uint32_t layer);
-/* The operation touches no page any more: busy marks, owners, stream. */
-void oki_op_let_go(struct okv_op *op);
+/* The operation touches no page any more: release its busy entries, owners and stream. */
+void oki_op_release_resources(struct okv_op *op);
 /* Not claimed yet? Then it never will be, and ends with status. */
 void oki_op_abandon(struct okv_op *op, int status, const char *text);
 
@@ -273,12 +273,12 @@ void oki_busy_leave(struct okv_op *op);
 void oki_binding_get(struct okv_binding *binding);
 void oki_binding_put(struct okv_binding *binding);
 /* With binding->lock held: one operation, or hold, less. */
-void oki_binding_less(struct okv_binding *binding);
+void oki_binding_op_done(struct okv_binding *binding);
 /* Wake the worker, if it is still there. */
-void oki_binding_kick(struct okv_binding *binding);
+void oki_binding_wake(struct okv_binding *binding);
 /* Refuse, drain, stop the worker, unpin, release owners. Any number of threads may call it: each
  * returns when all of that is done. */
-void oki_binding_shut(struct okv_binding *binding);
+void oki_binding_drain_stop(struct okv_binding *binding);
 
 /* notify.c */
 int oki_notify_init(struct okv_engine *engine, struct okv_error *err);

@@ -67,7 +67,7 @@ static int ask(struct okv_op *op, struct okw_request *head, uint32_t bytes, int 
 	/* A session lost before this operation was in the table did not see it. */
 	if (atomic_load(&op->engine->state))
 		oki_op_abandon(op, OKV_E_SESSION, "the session is lost");
-	oki_record_leave_shut(op);
+	oki_record_detach_if_closed(op);
 	int rc = oki_record_wait(op, record, timeout_ms);
 	if (rc == OKV_E_TIMEOUT) {
 		/* Should the answer still come, its lease is given back. */

@@ -86,7 +86,7 @@ static void fill_result(struct okv_op *op)
 	memcpy(r->text, op->end_text, sizeof(r->text));
 }
 
-void oki_op_doom(struct okv_op *op, int status, const char *text)
+void oki_op_set_error(struct okv_op *op, int status, const char *text)
 {
 	if (!status || op->failing)
 		return;
@@ -151,7 +151,7 @@ static void release_owner(const struct okv_owner *owner)
 		owner->release(owner->object);
 }
 
-void oki_op_let_go(struct okv_op *op)
+void oki_op_release_resources(struct okv_op *op)
 {
 	struct okv_binding *b = op->binding;
 	if (op->has_stream) {
@@ -159,7 +159,7 @@ void oki_op_let_go(struct okv_op *op)
 		oki_worker_stream_put(b->worker, op->transfer.stream, op->phase == OKI_OP_ACTIVE);
 		op->has_stream = false;
 	}
-	/* Busy marks go before the owners: a released page may be in use again at once. */
+	/* Busy entries go before the owners: a released page may be in use again at once. */
 	pthread_mutex_lock(&b->lock);
 	oki_busy_leave(op);
 	pthread_mutex_unlock(&b->lock);
@@ -172,29 +172,29 @@ void oki_op_let_go(struct okv_op *op)
 
 void oki_op_abandon(struct okv_op *op, int status, const char *text)
 {
-	bool kick = false;
+	bool wake = false;
 	pthread_mutex_lock(&op->lock);
 	if (!op->final && op->phase == OKI_OP_GRANT) {
 		op->phase = OKI_OP_ABANDONED;
-		oki_op_doom(op, status, text);
+		oki_op_set_error(op, status, text);
 		if (op->record != OKI_NO_RECORD) {
 			atomic_fetch_or(&oki_record_of(op)->engine_flags, OKW_ENGINE_CANCEL);
 			oki_record_ring(op, &op->engine->channel.control->submit);
 		}
-		kick = op->binding != NULL;
-		if (!kick)
+		wake = op->binding != NULL;
+		if (!wake)
 			oki_op_finish(op);
 	} else if (!op->final && op->phase == OKI_OP_DRAINED) {
 		/* A publish that drained: whether it was sealed cannot be learned any more. */
-		oki_op_doom(op, status, text);
+		oki_op_set_error(op, status, text);
 		oki_op_finish(op);
 	} else if (!op->final && op->phase == OKI_OP_ACTIVE) {
 		/* Its worker may wait for a part that nobody offers any more. */
-		kick = true;
+		wake = true;
 	}
 	pthread_mutex_unlock(&op->lock);
-	if (kick)
-		oki_binding_kick(op->binding);
+	if (wake)
+		oki_binding_wake(op->binding);
 }
 
 static int check_op(const struct okv_op *op)
@@ -205,14 +205,14 @@ static int check_op(const struct okv_op *op)
 }
 
 /* What somebody waits for: a flag of the operation. */
-struct wish {
+struct wait_cond {
 	struct okv_op *op;
 	const _Atomic bool *flag;
 	bool layer; /* of a layer: the operation may fail before */
 };
 
 /* Is it there, or will it never be? Then *ret_rc says which. */
-static bool answered(const struct wish *w, int *ret_rc)
+static bool is_satisfied(const struct wait_cond *w, int *ret_rc)
 {
 	/* G8: failing is set first and read first. */
 	int failing = w->layer ? atomic_load(&w->op->failing) : 0;
@@ -224,7 +224,7 @@ static bool answered(const struct wish *w, int *ret_rc)
 
 /* A drained publish ends with a move of its record, which its caller sees before anybody can tell
  * him. */
-static void look_for_end(const struct wish *w)
+static void poll_reaped(const struct wait_cond *w)
 {
 	struct okw_record *r = atomic_load(&w->op->ending);
 	if (r && !w->layer && OKI_TAG_STATE(oki_tag_load(r)) == OKW_REAPED)
@@ -232,7 +232,7 @@ static void look_for_end(const struct wish *w)
 }
 
 /* Look for so many times what the engine's options say, and never past the deadline. */
-static bool spin(const struct wish *w, uint32_t times, uint64_t deadline, int *ret_rc)
+static bool spin(const struct wait_cond *w, uint32_t times, uint64_t deadline, int *ret_rc)
 {
 	uint64_t end = oki_now_ns() + (uint64_t)w->op->engine->options.spin_us * times * 1000u;
 	uint32_t rounds = 0;
@@ -240,8 +240,8 @@ static bool spin(const struct wish *w, uint32_t times, uint64_t deadline, int *r
 		end = deadline;
 	do {
 		do {
-			look_for_end(w);
-			if (answered(w, ret_rc))
+			poll_reaped(w);
+			if (is_satisfied(w, ret_rc))
 				return true;
 			oki_spin(&rounds);
 		} while (rounds % OKI_ROUNDS_PER_YIELD);
@@ -259,7 +259,7 @@ struct looks {
 };
 
 /* How many times the usual to look now; 0: sleep on. */
-static uint32_t look_times(const struct wish *w, struct looks *left)
+static uint32_t look_times(const struct wait_cond *w, struct looks *left)
 {
 	if (left->ending && atomic_load(&w->op->ending)) {
 		*left = (struct looks){false, false};
@@ -271,7 +271,8 @@ static uint32_t look_times(const struct wish *w, struct looks *left)
 	return SOON_FACTOR;
 }
 
-static bool sleep_until(const struct wish *w, struct looks left, uint64_t deadline, int *ret_rc)
+static bool sleep_until(const struct wait_cond *w, struct looks left, uint64_t deadline,
+			int *ret_rc)
 {
 	struct okv_op *op = w->op;
 	bool there = false;
@@ -281,10 +282,10 @@ static bool sleep_until(const struct wish *w, struct looks left, uint64_t deadli
 	 * does not call them off. */
 	atomic_fetch_add(&op->waiters, 1);
 	pthread_mutex_unlock(&op->lock);
-	oki_record_listen(op);
+	oki_record_enable_wakeups(op);
 	pthread_mutex_lock(&op->lock);
 	for (bool in_time = true;;) {
-		there = answered(w, ret_rc);
+		there = is_satisfied(w, ret_rc);
 		if (there || !in_time)
 			break;
 		if ((times = look_times(w, &left)) > 0) {
@@ -302,23 +303,23 @@ static bool sleep_until(const struct wish *w, struct looks left, uint64_t deadli
 
 /* Who looks in a loop would keep the lock from those who end it. A completion may be there before
  * final is, whose teller holds the lock. */
-static bool look_once(const struct wish *w, int *ret_rc)
+static bool look_once(const struct wait_cond *w, int *ret_rc)
 {
-	bool there = answered(w, ret_rc);
+	bool there = is_satisfied(w, ret_rc);
 	if (there || !(w->op->flags & OKV_OP_NOTIFY))
 		return there;
 	pthread_mutex_lock(&w->op->lock);
-	there = answered(w, ret_rc);
+	there = is_satisfied(w, ret_rc);
 	pthread_mutex_unlock(&w->op->lock);
 	return there;
 }
 
 /* False: the time is over; *ret_rc is not written then. */
-static bool wait_for(const struct wish *w, int timeout_ms, int *ret_rc)
+static bool wait_for(const struct wait_cond *w, int timeout_ms, int *ret_rc)
 {
 	if (timeout_ms == 0)
 		return look_once(w, ret_rc);
-	if (answered(w, ret_rc))
+	if (is_satisfied(w, ret_rc))
 		return true;
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
 	bool spins = w->op->engine->options.spin_us > 0;
@@ -338,8 +339,8 @@ static int wait_layer_flag(struct okv_op *op, uint32_t layer, int timeout_ms, bo
 	bool possible = op->kind == OKW_OP_RESTORE || (op->kind == OKW_OP_PUBLISH && !in_place);
 	if (!possible || layer >= op->layer_count)
 		return OKV_E_INVAL;
-	const struct wish wish = {op, &(in_place ? op->done : op->enqueued)[layer], true};
-	return wait_for(&wish, timeout_ms, &rc) ? rc : OKV_E_TIMEOUT;
+	const struct wait_cond cond = {op, &(in_place ? op->done : op->enqueued)[layer], true};
+	return wait_for(&cond, timeout_ms, &rc) ? rc : OKV_E_TIMEOUT;
 }
 
 int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeout_ms)
@@ -364,8 +365,8 @@ int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result)
 	int rc = check_op(op);
 	if (rc)
 		return rc;
-	const struct wish wish = {op, &op->final, false};
-	if (!look_once(&wish, &rc))
+	const struct wait_cond cond = {op, &op->final, false};
+	if (!look_once(&cond, &rc))
 		return OKV_E_RUNNING;
 	take_result(op, ret_result);
 	return rc;
@@ -373,9 +374,9 @@ int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result)
 
 int oki_op_sleep(struct okv_op *op, uint64_t deadline_ns)
 {
-	const struct wish wish = {op, &op->final, false};
+	const struct wait_cond cond = {op, &op->final, false};
 	int rc;
-	return sleep_until(&wish, (struct looks){0}, deadline_ns, &rc) ? rc : OKV_E_TIMEOUT;
+	return sleep_until(&cond, (struct looks){0}, deadline_ns, &rc) ? rc : OKV_E_TIMEOUT;
 }
 
 int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result)
@@ -383,8 +384,8 @@ int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_res
 	int rc = check_op(op);
 	if (rc)
 		return rc;
-	const struct wish wish = {op, &op->final, false};
-	if (!wait_for(&wish, timeout_ms, &rc))
+	const struct wait_cond cond = {op, &op->final, false};
+	if (!wait_for(&cond, timeout_ms, &rc))
 		return OKV_E_TIMEOUT;
 	take_result(op, ret_result);
 	return rc;
@@ -402,10 +403,10 @@ int okv_op_cancel(struct okv_op *op)
 		oki_record_ring(op, &op->engine->channel.control->submit);
 	}
 	pthread_mutex_unlock(&op->lock);
-	oki_record_listen(op);
+	oki_record_enable_wakeups(op);
 	/* A worker that waits for the next part learns that it need not. */
 	if (op->binding)
-		oki_binding_kick(op->binding);
+		oki_binding_wake(op->binding);
 	return 0;
 }
 

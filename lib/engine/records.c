@@ -12,9 +12,9 @@ struct okw_record *oki_record_of(const struct okv_op *op)
 	return &op->engine->channel.control->records[op->record];
 }
 
-void oki_record_ring(struct okv_op *op, struct okw_bell *bell)
+void oki_record_ring(struct okv_op *op, struct okw_doorbell *bell)
 {
-	oki_bell_ring(bell, op->engine->channel.manager_bell, op->record);
+	oki_doorbell_ring(bell, op->engine->channel.manager_doorbell, op->record);
 }
 
 static uint32_t round8(uint32_t n)
@@ -42,7 +42,7 @@ int oki_record_reserve(struct okv_op *op, uint32_t request_bytes, uint32_t reply
 			      "all %u operation records are in use", OKW_RECORDS);
 		goto unlock;
 	}
-	if (!oki_area_take(&e->area, bytes, &op->extent)) {
+	if (!oki_extent_alloc(&e->area, bytes, &op->extent)) {
 		rc = oki_fail(err, OKV_E_AGAIN, OKV_STAGE_REQUEST,
 			      "no room for a request of %u bytes in the request area", bytes);
 		goto unlock;
@@ -51,7 +51,7 @@ int oki_record_reserve(struct okv_op *op, uint32_t request_bytes, uint32_t reply
 	struct okw_record *record = &e->channel.control->records[index];
 	uint64_t tag = oki_tag_load(record);
 	if (!oki_move(record, &tag, OKW_RESERVED, OKI_MOVER_ENGINE)) {
-		oki_area_give(&e->area, op->extent);
+		oki_extent_free(&e->area, op->extent);
 		rc = oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_REQUEST,
 			      "record %u is %s where it must be free", index,
 			      oki_state_name(OKI_TAG_STATE(tag)));
@@ -100,8 +100,8 @@ struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head
 	op->spinning = spinning;
 	oki_stages_mark(&op->stages, OKI_STAGE_DISPATCHED);
 	pthread_mutex_unlock(&op->lock);
-	oki_bell_ring(&op->engine->channel.control->submit, op->engine->channel.manager_bell,
-		      index);
+	oki_doorbell_ring(&op->engine->channel.control->submit,
+			  op->engine->channel.manager_doorbell, index);
 	return r;
 }
 
@@ -113,12 +113,12 @@ static void free_record(struct okv_op *op)
 	uint32_t index = op->record;
 	e->ops[index] = NULL;
 	e->free_records[e->free_count++] = (uint16_t)index;
-	oki_area_give(&e->area, op->extent);
+	oki_extent_free(&e->area, op->extent);
 	pthread_mutex_unlock(&e->table_lock);
 	op->record = OKI_NO_RECORD;
 }
 
-void oki_record_leave_shut(struct okv_op *op)
+void oki_record_detach_if_closed(struct okv_op *op)
 {
 	struct okv_engine *e = op->engine;
 	bool ours = false;
@@ -163,11 +163,11 @@ void oki_lease_forget(struct okv_engine *engine, uint32_t slot)
 	/* G6 */
 	atomic_fetch_or(&c->lease_release[slot / 64], 1ull << (slot % 64));
 	/* Any dirty bit will do: the listener looks at the whole bitmap. */
-	oki_bell_ring(&c->retire, engine->channel.manager_bell, slot % OKW_RECORDS);
+	oki_doorbell_ring(&c->retire, engine->channel.manager_doorbell, slot % OKW_RECORDS);
 }
 
 /* The Manager answered (Done), took the grant back (Revoked) or released everything (Reaped). */
-static void take_end(struct okv_op *op, struct okw_record *r, uint64_t tag)
+static void handle_terminal_state(struct okv_op *op, struct okw_record *r, uint64_t tag)
 {
 	char text[OKW_TEXT_BYTES + 1];
 	take_reply(op, r);
@@ -194,11 +194,11 @@ static void take_end(struct okv_op *op, struct okw_record *r, uint64_t tag)
 		return;
 	}
 	if (op->phase == OKI_OP_DRAINED) {
-		oki_op_doom(op, status, text);
+		oki_op_set_error(op, status, text);
 		oki_op_finish(op);
 	} else if (op->phase == OKI_OP_GRANT) {
 		op->phase = OKI_OP_ABANDONED;
-		oki_op_doom(op, status, text);
+		oki_op_set_error(op, status, text);
 		/* A transfer is final when its worker has dropped it and its pages are free. */
 		if (!op->binding)
 			oki_op_finish(op);
@@ -207,7 +207,7 @@ static void take_end(struct okv_op *op, struct okw_record *r, uint64_t tag)
 
 void oki_record_advance(struct okv_op *op)
 {
-	bool ended = false, kick = false;
+	bool ended = false, wake = false;
 	pthread_mutex_lock(&op->lock);
 	if (op->record == OKI_NO_RECORD) {
 		pthread_mutex_unlock(&op->lock);
@@ -221,21 +221,21 @@ void oki_record_advance(struct okv_op *op)
 	case OKW_REVOKED: ended = waiting; break;
 	case OKW_REAPED: ended = op->phase == OKI_OP_DRAINED; break;
 	case OKW_GRANTED:
-	case OKW_ACTIVE: kick = op->binding != NULL; break;
+	case OKW_ACTIVE: wake = op->binding != NULL; break;
 	default: break;
 	}
 	if (ended) {
-		kick = op->binding && op->phase == OKI_OP_GRANT;
-		take_end(op, r, tag);
+		wake = op->binding && op->phase == OKI_OP_GRANT;
+		handle_terminal_state(op, r, tag);
 	}
 	pthread_mutex_unlock(&op->lock);
-	if (kick)
-		oki_binding_kick(op->binding);
+	if (wake)
+		oki_binding_wake(op->binding);
 	if (ended)
 		oki_op_put(op);
 }
 
-void oki_record_watch(struct okv_op *op)
+void oki_record_start_polling(struct okv_op *op)
 {
 	_Atomic uint32_t *flags = &oki_record_of(op)->engine_flags;
 	/* A publish is told at Reaped. Who sleeps for that, or waits for its completion, must not
@@ -250,7 +250,7 @@ void oki_record_watch(struct okv_op *op)
 }
 
 /* G1: clear the flag, then look; the Manager moves, then reads the flag. */
-static void want_bells(struct okv_op *op)
+static void enable_wakeups(struct okv_op *op)
 {
 	pthread_mutex_lock(&op->lock);
 	if (op->record != OKI_NO_RECORD)
@@ -259,17 +259,17 @@ static void want_bells(struct okv_op *op)
 	oki_record_advance(op);
 }
 
-void oki_record_rest(struct okv_op *op)
+void oki_record_stop_polling(struct okv_op *op)
 {
 	/* Ours alone, and not the shared flag: a Manager that sets that one gets no further look.
 	 */
 	if (!op->spinning)
 		return;
 	op->spinning = false;
-	want_bells(op);
+	enable_wakeups(op);
 }
 
-void oki_record_listen(struct okv_op *op)
+void oki_record_enable_wakeups(struct okv_op *op)
 {
 	pthread_mutex_lock(&op->lock);
 	/* What only a move of the record can end; a claimed restore ends with its copies. */
@@ -277,7 +277,7 @@ void oki_record_listen(struct okv_op *op)
 			  (op->phase == OKI_OP_GRANT || op->kind == OKW_OP_PUBLISH);
 	pthread_mutex_unlock(&op->lock);
 	if (ends_there)
-		want_bells(op);
+		enable_wakeups(op);
 }
 
 /* A Manager's thread may have to wake first, and answers with a bell, which takes two more wakings,

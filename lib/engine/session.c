@@ -25,7 +25,7 @@ static bool serve_dirty(struct okv_engine *e)
 {
 	bool any = false;
 	for (uint32_t w = 0; w < OKW_DIRTY_WORDS; w++) {
-		uint64_t bits = oki_bell_take(&e->channel.control->engine, w);
+		uint64_t bits = oki_doorbell_take(&e->channel.control->engine, w);
 		while (bits) {
 			uint32_t index = w * 64 + (uint32_t)__builtin_ctzll(bits);
 			bits &= bits - 1;
@@ -48,7 +48,7 @@ static void end_waiting(struct okv_engine *e, int status, const char *why)
 		if (!op)
 			continue;
 		/* What the Manager answered before it went stays readable; a running operation's
-		 * worker is kicked and learns that no part follows. */
+		 * worker is woken and learns that no part follows. */
 		oki_record_advance(op);
 		oki_op_abandon(op, status, why);
 		oki_op_put(op);
@@ -79,31 +79,31 @@ static void rest_a_little(void)
 	nanosleep(&ms, NULL);
 }
 
-static bool is_kicked(const struct okv_engine *e)
+static bool is_stopped(const struct okv_engine *e)
 {
 	uint64_t count;
-	return read(e->kick_fd, &count, sizeof(count)) == (ssize_t)sizeof(count);
+	return read(e->stop_fd, &count, sizeof(count)) == (ssize_t)sizeof(count);
 }
 
 static void *session_main(void *arg)
 {
 	struct okv_engine *e = arg;
-	struct okw_bell *bell = &e->channel.control->engine;
+	struct okw_doorbell *bell = &e->channel.control->engine;
 	/* events 0 on the socket: its replies belong to whoever called, only hang-up is ours. */
 	struct pollfd fds[3] = {
-		{.fd = e->kick_fd, .events = POLLIN},
-		{.fd = e->channel.engine_bell, .events = POLLIN},
+		{.fd = e->stop_fd, .events = POLLIN},
+		{.fd = e->channel.engine_doorbell, .events = POLLIN},
 		{.fd = e->sock, .events = 0},
 	};
 	for (;;) {
-		if (serve_dirty(e) || !oki_bell_sleep(bell))
+		if (serve_dirty(e) || !oki_doorbell_sleep(bell))
 			continue;
 		int n = poll(fds, 3, -1);
-		oki_bell_awake(bell);
+		oki_doorbell_awake(bell);
 		atomic_fetch_add_explicit(&e->counters.wakeups, 1, memory_order_relaxed);
 		if (n < 0 && errno != EINTR) {
 			rest_a_little();
-			if (is_kicked(e))
+			if (is_stopped(e))
 				return NULL;
 		}
 		if (n < 0)
@@ -111,7 +111,7 @@ static void *session_main(void *arg)
 		if (fds[0].revents)
 			return NULL;
 		if (fds[1].revents)
-			drain_fd(e->channel.engine_bell);
+			drain_fd(e->channel.engine_doorbell);
 		if (fds[2].revents) {
 			serve_dirty(e);
 			oki_session_lost(e, "the Manager hung up");
@@ -122,8 +122,8 @@ static void *session_main(void *arg)
 
 int oki_session_start(struct okv_engine *engine, struct okv_error *err)
 {
-	engine->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (engine->kick_fd < 0)
+	engine->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (engine->stop_fd < 0)
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "eventfd");
 	int os = oki_thread_start(&engine->session_thread, session_main, engine);
 	if (os)
@@ -168,11 +168,11 @@ void oki_session_stop(struct okv_engine *engine)
 {
 	if (engine->session_running) {
 		uint64_t one = 1;
-		while (write(engine->kick_fd, &one, sizeof(one)) < 0 && errno == EINTR)
+		while (write(engine->stop_fd, &one, sizeof(one)) < 0 && errno == EINTR)
 			;
 		pthread_join(engine->session_thread, NULL);
 		engine->session_running = false;
 		empty_table(engine);
 	}
-	oki_fd_close(&engine->kick_fd);
+	oki_fd_close(&engine->stop_fd);
 }

@@ -70,7 +70,7 @@ int oki_transfer_hold(struct okv_binding *b, struct okv_error *err)
 void oki_transfer_unhold(struct okv_binding *b)
 {
 	pthread_mutex_lock(&b->lock);
-	oki_binding_less(b);
+	oki_binding_op_done(b);
 	pthread_mutex_unlock(&b->lock);
 }
 
@@ -80,7 +80,7 @@ static void retain(const struct okv_owner *owner)
 		owner->retain(owner->object);
 }
 
-/* From here on oki_op_let_go() and oki_transfer_unhold() undo it. */
+/* From here on oki_op_release_resources() and oki_transfer_unhold() undo it. */
 static int admit(struct okv_op *op, struct okv_error *err)
 {
 	struct okv_binding *b = op->binding;
@@ -129,7 +129,7 @@ int oki_transfer_begin(struct okv_op *op, const struct okv_ready *ready, uint32_
 					ret_request, err);
 	if (rc) {
 		oki_transfer_fini(op->binding->worker, &op->transfer);
-		oki_op_let_go(op);
+		oki_op_release_resources(op);
 		oki_transfer_unhold(op->binding);
 	}
 	return rc;

@@ -37,10 +37,10 @@ struct oki_stream_node {
 
 /* By direction and size: 1 MiB and less than 2, and so on; what has more than OKI_PIECE_BYTES goes
  * in pieces. */
-#define OKI_PACE_SIZES 7u
+#define OKI_POLL_SIZES 7u
 
 /* Of transfers so far, for each MiB; 0: unknown. */
-struct oki_pace {
+struct oki_poll_times {
 	uint64_t seen_ns; /* the fastest one had ended by then */
 	uint64_t due_ns;  /* from then on the next one is looked at closely; no later than that */
 	bool sure;	  /* one ended just then; else the fastest may have ended later */
@@ -55,19 +55,19 @@ struct oki_worker {
 	pthread_cond_t cond;
 	struct oki_transfer *queue, **queue_tail; /* under lock */
 	bool stop;				  /* under lock */
-	_Atomic bool news;		    /* queued, kicked or stopped; changes under lock */
-	bool ending;			    /* stop as the thread saw it */
-	struct oki_transfer *active;	    /* the thread's */
-	struct oki_transfer *settling;	    /* ended, not settled; the thread's */
-	uint64_t arrived;		    /* transfers so far; the thread's */
-	struct oki_compile_scratch scratch; /* the thread's */
+	_Atomic bool work_pending;		  /* queued, woken or stopped; changes under lock */
+	bool ending;				  /* stop as the thread saw it */
+	struct oki_transfer *active;		  /* the thread's */
+	struct oki_transfer *settling;		  /* ended, not settled; the thread's */
+	uint64_t arrived;			  /* transfers so far; the thread's */
+	struct oki_compile_scratch scratch;	  /* the thread's */
 	pthread_mutex_t stream_lock;
 	struct oki_stream_node *streams;	 /* idle ones */
 	struct oki_stream_node *spare;		 /* nodes without a stream */
 	struct oki_mark *marks[OKI_SPARE_MARKS]; /* complete; under stream_lock */
 	uint32_t mark_count;
 	_Atomic uint64_t wakeups;
-	struct oki_pace paces[2][OKI_PACE_SIZES]; /* the thread's */
+	struct oki_poll_times poll_times[2][OKI_POLL_SIZES]; /* the thread's */
 };
 
 /* Take a part in hand: its runs, and how far it was submitted. */
@@ -90,16 +90,16 @@ bool oki_layers_report(struct oki_worker *w, struct oki_transfer *t, bool all);
  * tell: the thread sleeps until just before, spins around that moment, and then looks now and then.
  * It looks a few times on the way there, too: past ones may have been slow.
  */
-void oki_pace_started(struct oki_transfer *t, uint64_t now);
-void oki_pace_submitted(struct oki_worker *w, struct oki_transfer *t, uint64_t now);
+void oki_poll_started(struct oki_transfer *t, uint64_t now);
+void oki_poll_submitted(struct oki_worker *w, struct oki_transfer *t, uint64_t now);
 /* It was looked at, all of it is queued, and some is on its way. */
-void oki_pace_looked(struct oki_worker *w, struct oki_transfer *t, uint64_t now);
-void oki_pace_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now);
+void oki_poll_looked(struct oki_worker *w, struct oki_transfer *t, uint64_t now);
+void oki_poll_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now);
 /* Will it end in a moment? */
-bool oki_pace_is_soon(const struct oki_transfer *t, uint64_t now);
+bool oki_poll_is_soon(const struct oki_transfer *t, uint64_t now);
 /* Is it worth looking again at once? moved_at: something got on. */
-bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns);
-/* Else when; UINT64_MAX: after a kick. */
-uint64_t oki_pace_next(const struct oki_worker *w, uint64_t now);
+bool oki_poll_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns);
+/* Else when; UINT64_MAX: after a wake-up. */
+uint64_t oki_poll_next(const struct oki_worker *w, uint64_t now);
 
 #endif

@@ -21,7 +21,7 @@
  * and answers with a bell, which takes two more wakings, if nobody looks by then. */
 #define CLAIM_FACTOR 4u
 
-void oki_pace_started(struct oki_transfer *t, uint64_t now)
+void oki_poll_started(struct oki_transfer *t, uint64_t now)
 {
 	if (!t->started_ns)
 		t->started_ns = now;
@@ -35,24 +35,24 @@ static bool is_told(const struct oki_worker *w, const struct oki_transfer *t)
 }
 
 /* Past transfers of about as many bytes, which way they went. */
-static struct oki_pace *pace_of(struct oki_worker *w, const struct oki_transfer *t)
+static struct oki_poll_times *times_of(struct oki_worker *w, const struct oki_transfer *t)
 {
 	uint32_t size = 0;
-	while (size + 1 < OKI_PACE_SIZES && t->bytes >> (size + 1) >= TELLING_BYTES)
+	while (size + 1 < OKI_POLL_SIZES && t->bytes >> (size + 1) >= TELLING_BYTES)
 		size++;
-	return &w->paces[t->direction][size];
+	return &w->poll_times[t->direction][size];
 }
 
-void oki_pace_submitted(struct oki_worker *w, struct oki_transfer *t, uint64_t now)
+void oki_poll_submitted(struct oki_worker *w, struct oki_transfer *t, uint64_t now)
 {
-	uint64_t due_ns = pace_of(w, t)->due_ns;
+	uint64_t due_ns = times_of(w, t)->due_ns;
 	t->submitted_ns = now;
 	if (due_ns && is_told(w, t))
 		t->expected_ns = t->started_ns + (t->bytes >> 10) * due_ns / 1024;
 }
 
 /* The end of the piece before the last tells when that one will end: all of them go at one rate. */
-void oki_pace_looked(struct oki_worker *w, struct oki_transfer *t, uint64_t now)
+void oki_poll_looked(struct oki_worker *w, struct oki_transfer *t, uint64_t now)
 {
 	struct oki_pieces *p = &t->pieces;
 	uint32_t before = p->filling ^ 1;
@@ -67,7 +67,7 @@ void oki_pace_looked(struct oki_worker *w, struct oki_transfer *t, uint64_t now)
 	t->looked_ns = now;
 }
 
-bool oki_pace_is_soon(const struct oki_transfer *t, uint64_t now)
+bool oki_poll_is_soon(const struct oki_transfer *t, uint64_t now)
 {
 	return t->expected_ns && now + SOON_NS >= t->expected_ns;
 }
@@ -82,26 +82,26 @@ static uint64_t for_mib(const struct oki_transfer *t, uint64_t at)
  * but not by the look that found it ended: that one says how long the worker slept, and would be
  * believed ever after.
  */
-void oki_pace_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now)
+void oki_poll_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now)
 {
 	/* Who never saw it on its way knows nothing of its end. */
 	if (t->bytes < TELLING_BYTES || !is_told(w, t) || !t->looked_ns)
 		return;
-	struct oki_pace *pace = pace_of(w, t);
+	struct oki_poll_times *times = times_of(w, t);
 	uint64_t looked = for_mib(t, t->looked_ns), seen = for_mib(t, now);
-	if (!pace->seen_ns || seen < pace->seen_ns)
-		pace->seen_ns = seen;
+	if (!times->seen_ns || seen < times->seen_ns)
+		times->seen_ns = seen;
 	/* One that was on its way when the fastest had ended says nothing of that either: it ended
 	 * somewhere between. */
-	if (looked > pace->seen_ns) {
-		pace->due_ns += pace->sure ? 0 : (pace->seen_ns - pace->due_ns) / 2;
-	} else if (!pace->sure || looked < pace->due_ns) {
-		pace->sure = now - t->looked_ns <= SURE_NS;
-		pace->due_ns = looked;
+	if (looked > times->seen_ns) {
+		times->due_ns += times->sure ? 0 : (times->seen_ns - times->due_ns) / 2;
+	} else if (!times->sure || looked < times->due_ns) {
+		times->sure = now - t->looked_ns <= SURE_NS;
+		times->due_ns = looked;
 	}
 }
 
-bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns)
+bool oki_poll_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns)
 {
 	uint64_t idle = now - moved_at;
 	if (idle < spin_ns)
@@ -123,7 +123,7 @@ bool oki_pace_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at,
 	return false;
 }
 
-uint64_t oki_pace_next(const struct oki_worker *w, uint64_t now)
+uint64_t oki_poll_next(const struct oki_worker *w, uint64_t now)
 {
 	uint64_t next = UINT64_MAX;
 	for (const struct oki_transfer *t = w->active; t; t = t->next) {
@@ -131,7 +131,7 @@ uint64_t oki_pace_next(const struct oki_worker *w, uint64_t now)
 		uint64_t at = now + (last ? LAST_POLL_NS : POLL_NS);
 		if (t->phase == OKI_PHASE_CLAIM || w->ops->has_callbacks)
 			continue;
-		uint64_t lead = oki_pace_is_soon(t, now) ? WAKE_NS : SOON_NS;
+		uint64_t lead = oki_poll_is_soon(t, now) ? WAKE_NS : SOON_NS;
 		if (t->phase == OKI_PHASE_DRAIN && t->expected_ns > now + lead) {
 			/* One that is through sooner than any before loses a part of its time. */
 			uint64_t step = now + (now - t->submitted_ns) / STEP_PART;

@@ -1,4 +1,5 @@
-/* [B] What a transfer needs before it may start: a stream of its own, marks, room for results. */
+/* [B] What a transfer needs before it may start: a stream of its own, marks, room for
+ * results. */
 #include "exec/exec_private.h"
 
 #include <stdlib.h>

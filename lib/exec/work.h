@@ -27,7 +27,7 @@ struct oki_part {
 /* All calls come from the worker's thread, in this order. */
 struct oki_transfer_source {
 	/* 1: this executor may touch the memory now; *ret_empty: there will be no part.
-	 * 0: not yet, ask again after a kick. Negative: never; no other call follows. */
+	 * 0: not yet, ask again after a wake-up. Negative: never; no other call follows. */
 	int (*claim)(void *arg, bool *ret_empty);
 	/* 1: *ret_part is filled; 0: not yet; negative OKV_E_*: no part follows */
 	int (*next)(void *arg, struct oki_part *ret_part, struct okv_error *err);
@@ -43,8 +43,8 @@ struct oki_transfer_source {
 	 * whether they stopped. The last call, without settle: the transfer may be freed inside. */
 	void (*ended)(void *arg, int status, uint64_t bytes);
 	/* May be NULL. G1: before the worker sleeps or blocks while claim says "not yet", as often
-	 * as it does: nobody asks again by himself now. What claim waits for must kick from here
-	 * on, and what came before that was arranged is looked for, and kicked for, inside. */
+	 * as it does: nobody asks again by himself now. What claim waits for must wake it from here
+	 * on, and what came before that was arranged is looked for, and wakes it, inside. */
 	void (*rest)(void *arg);
 	/* May be NULL. After ended, again and again while the worker is awake, which it stays a
 	 * while for the seal of a publish: is there nothing left to look after? last: nobody comes

@@ -22,7 +22,7 @@ static void settle(struct oki_worker *w, bool last)
 	}
 }
 
-/* Nobody looks from here on: whatever is waited for must kick. */
+/* Nobody looks from here on: whatever is waited for must wake the worker. */
 static void rest(struct oki_worker *w)
 {
 	settle(w, true);
@@ -42,7 +42,7 @@ static void end_transfer(struct oki_worker *w, struct oki_transfer *t, int statu
 /* ended: was told so; gone: may be freed already. */
 enum step { STEP_IDLE, STEP_MOVED, STEP_ENDED, STEP_GONE };
 
-/* The device does not even take a mark any more. */
+/* The device does not even record a mark any more. */
 static enum step end_blocking(struct oki_worker *w, struct oki_transfer *t, int status)
 {
 	struct okv_error err;
@@ -92,7 +92,7 @@ static int step_parts(struct oki_worker *w, struct oki_transfer *t, bool *ret_mo
 			rc = oki_submit_begin(w, t, &part, err);
 			if (rc)
 				return rc;
-			oki_pace_started(t, oki_now_ns());
+			oki_poll_started(t, oki_now_ns());
 		}
 		bool moved;
 		int rc = oki_submit_some(w, t, &moved, err);
@@ -111,8 +111,8 @@ static enum step step_drain(struct oki_worker *w, struct oki_transfer *t)
 	uint64_t now = oki_now_ns();
 	int rc = w->ops->query(t->final_mark, &err);
 	if (rc == 0) {
-		oki_pace_looked(w, t, now);
-		if (!t->told_soon && oki_pace_is_soon(t, now)) {
+		oki_poll_looked(w, t, now);
+		if (!t->told_soon && oki_poll_is_soon(t, now)) {
 			t->told_soon = true;
 			if (t->source->soon)
 				t->source->soon(t->arg);
@@ -124,7 +124,7 @@ static enum step step_drain(struct oki_worker *w, struct oki_transfer *t)
 		return end_blocking(w, t, err.status);
 	}
 	oki_layers_report(w, t, true);
-	oki_pace_ended(w, t, oki_now_ns());
+	oki_poll_ended(w, t, oki_now_ns());
 	end_transfer(w, t, 0);
 	return STEP_ENDED;
 }
@@ -166,7 +166,7 @@ submitted:
 		return fail_transfer(w, t, &err);
 	t->source->enqueued(t->arg);
 	t->phase = OKI_PHASE_DRAIN;
-	oki_pace_submitted(w, t, oki_now_ns());
+	oki_poll_submitted(w, t, oki_now_ns());
 	return step_drain(w, t) == STEP_ENDED ? STEP_ENDED : STEP_MOVED;
 }
 
@@ -193,15 +193,15 @@ static bool round_trip(struct oki_worker *w)
 	return moved;
 }
 
-/* Take what was queued. Returns true when something was queued or kicked. */
+/* Take what was queued. Returns true when something was queued or it was woken. */
 static bool take_queue(struct oki_worker *w)
 {
 	/* A spinning thread keeps out of the way of those who need the lock. Relaxed: the look
 	 * before sleeping is under the lock. */
-	if (!atomic_load_explicit(&w->news, memory_order_relaxed))
+	if (!atomic_load_explicit(&w->work_pending, memory_order_relaxed))
 		return false;
 	pthread_mutex_lock(&w->lock);
-	atomic_store_explicit(&w->news, false, memory_order_relaxed);
+	atomic_store_explicit(&w->work_pending, false, memory_order_relaxed);
 	w->ending = w->stop;
 	struct oki_transfer **tail = &w->active;
 	while (*tail)
@@ -215,10 +215,10 @@ static bool take_queue(struct oki_worker *w)
 	return true;
 }
 
-static void wait_for_news(struct oki_worker *w, uint64_t deadline_ns)
+static void wait_for_work(struct oki_worker *w, uint64_t deadline_ns)
 {
 	pthread_mutex_lock(&w->lock);
-	if (!atomic_load_explicit(&w->news, memory_order_relaxed)) {
+	if (!atomic_load_explicit(&w->work_pending, memory_order_relaxed)) {
 		oki_cond_wait(&w->cond, &w->lock, deadline_ns);
 		atomic_fetch_add_explicit(&w->wakeups, 1, memory_order_relaxed);
 	}
@@ -228,7 +228,7 @@ static void wait_for_news(struct oki_worker *w, uint64_t deadline_ns)
 /* With the lock held. */
 static void tell(struct oki_worker *w)
 {
-	atomic_store_explicit(&w->news, true, memory_order_relaxed);
+	atomic_store_explicit(&w->work_pending, true, memory_order_relaxed);
 	pthread_cond_signal(&w->cond);
 }
 
@@ -250,13 +250,13 @@ static void *worker_main(void *arg)
 		if (moved || fresh)
 			moved_at = now;
 		/* Also with nothing to do: the next transfer often comes right after the last. */
-		bool spin = oki_pace_spins(w, now, moved_at, spin_ns);
+		bool spin = oki_poll_spins(w, now, moved_at, spin_ns);
 		if (spin)
 			oki_spin(&rounds);
 		if (moved || spin)
 			continue;
 		rest(w);
-		wait_for_news(w, oki_pace_next(w, now));
+		wait_for_work(w, oki_poll_next(w, now));
 	}
 	rest(w);
 	return NULL;
@@ -273,7 +273,7 @@ void oki_worker_submit(struct oki_worker *worker, struct oki_transfer *transfer)
 	pthread_mutex_unlock(&worker->lock);
 }
 
-void oki_worker_kick(struct oki_worker *worker)
+void oki_worker_wake(struct oki_worker *worker)
 {
 	pthread_mutex_lock(&worker->lock);
 	tell(worker);
@@ -282,7 +282,7 @@ void oki_worker_kick(struct oki_worker *worker)
 
 static void on_device(void *arg)
 {
-	oki_worker_kick(arg);
+	oki_worker_wake(arg);
 }
 
 int oki_worker_create(const struct oki_worker_config *config, struct oki_worker **ret_worker,

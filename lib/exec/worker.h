@@ -51,7 +51,7 @@ void oki_transfer_fini(struct oki_worker *worker, struct oki_transfer *transfer)
 /* Queue it. The worker owns it until ended (or a negative claim). */
 void oki_worker_submit(struct oki_worker *worker, struct oki_transfer *transfer);
 /* Something a source waits for may have happened. */
-void oki_worker_kick(struct oki_worker *worker);
+void oki_worker_wake(struct oki_worker *worker);
 /* Times the thread woke from sleep. */
 uint64_t oki_worker_wakeups(struct oki_worker *worker);
 

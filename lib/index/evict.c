@@ -90,7 +90,7 @@ void oki_walk_settle(struct oki_index *index, struct oki_walk *walk)
 {
 	struct oki_block *block;
 	while ((block = oki_walk_next(walk))) {
-		block->named = false;
+		block->in_request = false;
 		oki_block_settle(index, block);
 	}
 }

@@ -166,11 +166,11 @@ static void name_chain(struct oki_index *index, struct oki_block **before, uint6
 {
 	struct oki_block *block = before[left];
 
-	while (block && !block->named && *at > 0) {
+	while (block && !block->in_request && *at > 0) {
 		struct oki_block *own = left > 0 ? before[left - 1] : NULL;
 		struct oki_block *likely =
 			block->listed ? oki_block_likely_parent(index, block) : own;
-		block->named = true;
+		block->in_request = true;
 		row[--*at] = block;
 		block = oki_table_parent(index, block, likely);
 		if (block && block == own)
@@ -196,7 +196,7 @@ static void touch_chains(struct oki_index *index, struct oki_hold *hold)
 			continue;
 		for (uint64_t k = end; k > start; k--) {
 			struct oki_block *block = hold->blocks[k - 1];
-			if (!block->named && at == 0)
+			if (!block->in_request && at == 0)
 				oki_block_settle(index, block);
 			name_chain(index, &hold->blocks[start], k - 1 - start, row, &at);
 		}

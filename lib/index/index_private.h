@@ -77,7 +77,7 @@ struct oki_block {
 	uint8_t filled;		/* slots that are not NULL: sealed or being written */
 	_Atomic uint8_t usable; /* every slot is sealed; never goes back */
 	uint8_t listed;		/* is in oki_index.lru */
-	uint8_t named;		/* the call in progress has it, off the list */
+	uint8_t in_request;	/* the call in progress has it, off the list */
 	uint8_t quarantined;	/* its bytes are counted as such */
 	uint8_t key[OKW_MAX_KEY_BYTES];
 	struct oki_allocation *slots[];
@@ -123,7 +123,7 @@ struct oki_lease {
 	uint8_t id[16];
 	struct cds_list_head bucket;
 	struct cds_list_head expiry;
-	struct cds_list_head knowers; /* oki_lease_slot.link; never empty */
+	struct cds_list_head holders; /* oki_lease_slot.link; never empty */
 	uint64_t expires_ns;
 	struct oki_account *account;
 	uint64_t tokens;
@@ -319,7 +319,7 @@ struct oki_block *oki_block_likely_child(const struct oki_index *index,
 void oki_block_keep(struct oki_block *block);
 /* If nothing keeps it: the most recent of those that may go; without slots it disappears. */
 void oki_block_settle(struct oki_index *index, struct oki_block *block);
-/* Clear `named` and settle, for every block of the walk. */
+/* Clear `in_request` and settle, for every block of the walk. */
 void oki_walk_settle(struct oki_index *index, struct oki_walk *walk);
 /* Make room for `count` pieces of `bytes`, as far as that goes. Returns how many fit. */
 uint64_t oki_evict_for(struct oki_index *index, uint64_t bytes, uint64_t count);

@@ -97,7 +97,7 @@ static uint32_t learn(struct oki_session *session, struct oki_lease *lease)
 	struct oki_lease_slot *slot = &session->slots[number];
 	slot->used = true;
 	slot->lease = lease;
-	cds_list_add(&slot->link, &lease->knowers);
+	cds_list_add(&slot->link, &lease->holders);
 	return number;
 }
 
@@ -117,7 +117,7 @@ uint32_t oki_lease_start(struct oki_index *index, struct oki_lease *lease,
 			oki_pin_block(index, lease->blocks[lease->groups[i].at + b], lease->account,
 				      bytes);
 	}
-	CDS_INIT_LIST_HEAD(&lease->knowers);
+	CDS_INIT_LIST_HEAD(&lease->holders);
 	CDS_INIT_LIST_HEAD(&lease->expiry);
 	cds_list_add(&lease->bucket, bucket(index, lease->id));
 	oki_lease_renew(index, lease, now_ns);
@@ -150,7 +150,7 @@ void oki_lease_end(struct oki_index *index, struct oki_lease *lease)
 {
 	struct oki_lease_slot *slot, *next;
 
-	cds_list_for_each_entry_safe (slot, next, &lease->knowers, link) {
+	cds_list_for_each_entry_safe (slot, next, &lease->holders, link) {
 		cds_list_del(&slot->link);
 		slot->lease = NULL;
 	}
@@ -267,7 +267,7 @@ static void forget(struct oki_index *index, struct oki_session *session, uint32_
 	if (!lease)
 		return;
 	cds_list_del(&slot->link);
-	if (cds_list_empty(&lease->knowers))
+	if (cds_list_empty(&lease->holders))
 		oki_lease_end(index, lease);
 }
 

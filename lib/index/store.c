@@ -25,12 +25,12 @@ static int name_block(struct storing *s, uint32_t i, uint32_t ordinal, struct ok
 {
 	if (!block)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_PREPARE, "no memory for a block");
-	if (block->named)
+	if (block->in_request)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
 				"key %u of group %u is named twice", ordinal,
 				s->ask->groups[i].keys.group);
 	oki_block_keep(block);
-	block->named = true;
+	block->in_request = true;
 	if (!block->parent)
 		block->parent = parent;
 	s->index->scratch.rows[i][KEYS_AT + ordinal] = block;
@@ -93,11 +93,11 @@ static void name_ancestors(struct storing *s)
 		struct oki_block *block = row[KEYS_AT], *likely = NULL;
 		while (s->ancestors[i] < OKI_MAX_ANCESTORS) {
 			block = oki_table_parent(s->index, block, likely);
-			if (!block || block->named)
+			if (!block || block->in_request)
 				break;
 			likely = oki_block_likely_parent(s->index, block);
 			oki_block_keep(block);
-			block->named = true;
+			block->in_request = true;
 			row[KEYS_AT - ++s->ancestors[i]] = block;
 		}
 	}

@@ -6,7 +6,7 @@
 #include "grant/state.h"
 
 /* One request while it is answered. */
-struct answering {
+struct request_ctx {
 	struct oki_mgr_session *s;
 	uint32_t i;
 	uint64_t tag;
@@ -14,25 +14,26 @@ struct answering {
 	const struct oki_mgr_request *request;
 };
 
-static void refuse(const struct answering *a, const struct okv_error *why)
+static void refuse(const struct request_ctx *a, const struct okv_error *why)
 {
 	oki_mgr_done(a->s, a->i, a->tag, a->reply_offset, NULL, 0, why->status, why->text);
 }
 
-static void answer_lookup_reply(const struct answering *a, const struct okw_lookup_reply *reply)
+static void answer_lookup_reply(const struct request_ctx *a, const struct okw_lookup_reply *reply)
 {
 	oki_mgr_done(a->s, a->i, a->tag, a->reply_offset, reply, sizeof(*reply), 0, "");
 	if (reply->lease_slot != OKW_LEASES)
-		oki_mgr_nudge(a->s->manager);
+		oki_mgr_wake_retire(a->s->manager);
 }
 
-static void answer_transfer_reply(const struct answering *a, const struct okw_transfer_reply *reply,
-				  int status, const char *text)
+static void answer_transfer_reply(const struct request_ctx *a,
+				  const struct okw_transfer_reply *reply, int status,
+				  const char *text)
 {
 	oki_mgr_done(a->s, a->i, a->tag, a->reply_offset, reply, sizeof(*reply), status, text);
 }
 
-static void lookup(const struct answering *a)
+static void lookup(const struct request_ctx *a)
 {
 	const struct oki_mgr_request *r = a->request;
 	struct oki_index_keys keys[OKW_MAX_GROUPS];
@@ -61,7 +62,7 @@ static void lookup(const struct answering *a)
 		answer_lookup_reply(a, &reply);
 }
 
-static void lease_open(const struct answering *a)
+static void lease_open(const struct request_ctx *a)
 {
 	const struct okw_request *head = &a->request->head;
 	struct okw_lookup_reply reply;
@@ -75,7 +76,7 @@ static void lease_open(const struct answering *a)
 }
 
 /* An operation as far as request and hold say what it is. */
-static void describe(const struct answering *a, struct oki_hold *hold, struct oki_mgr_op *ret_op)
+static void describe(const struct request_ctx *a, struct oki_hold *hold, struct oki_mgr_op *ret_op)
 {
 	const struct oki_mgr_request *r = a->request;
 	const struct oki_schema *schema =
@@ -106,7 +107,7 @@ static bool over_session_budget(const struct oki_mgr_session *s, const struct ok
 }
 
 /* Before anything is spent: the plan of this many blocks must be possible at all. */
-static int check_operation_budget(const struct answering *a, struct okv_error *err)
+static int check_operation_budget(const struct request_ctx *a, struct okv_error *err)
 {
 	const struct okv_manager *m = a->s->manager;
 	uint64_t bytes;
@@ -121,7 +122,7 @@ static int check_operation_budget(const struct answering *a, struct okv_error *e
 			(unsigned long long)m->opts.operation_plan_bytes);
 }
 
-static void restore_held(const struct answering *a, struct oki_hold *hold,
+static void restore_held(const struct request_ctx *a, struct oki_hold *hold,
 			 struct oki_mgr_device *device)
 {
 	struct oki_mgr_session *s = a->s;
@@ -132,7 +133,7 @@ static void restore_held(const struct answering *a, struct oki_hold *hold,
 	op.permit = device;
 	op.reply.lease_spent = spent;
 	if (!over_session_budget(s, &op)) {
-		oki_mgr_own(s, a->i, &op);
+		oki_mgr_op_install(s, a->i, &op);
 		oki_mgr_grant(s, a->i);
 		return;
 	}
@@ -146,7 +147,7 @@ static void restore_held(const struct answering *a, struct oki_hold *hold,
  * The retire loop may be late: what this session drained already holds no permit. False: none is
  * left, or the session was found to lie and is lost.
  */
-static bool take_permit(const struct answering *a, struct oki_mgr_device *device)
+static bool take_permit(const struct request_ctx *a, struct oki_mgr_device *device)
 {
 	struct oki_mgr_session *s = a->s;
 	struct oki_mgr_permits *permits = &s->manager->permits;
@@ -155,11 +156,11 @@ static bool take_permit(const struct answering *a, struct oki_mgr_device *device
 		return true;
 	for (uint32_t i = 0; i < OKW_RECORDS && !atomic_load(&s->lost); i++)
 		if (s->ops[i].phase == OKI_MGR_GRANTED && s->ops[i].permit)
-			oki_mgr_follow(s, i, oki_now_ns());
+			oki_mgr_op_advance(s, i, oki_now_ns());
 	return !atomic_load(&s->lost) && oki_mgr_permit_take(permits, device);
 }
 
-static void restore(const struct answering *a)
+static void restore(const struct request_ctx *a)
 {
 	const struct oki_mgr_request *r = a->request;
 	struct okv_manager *m = a->s->manager;
@@ -204,7 +205,7 @@ static void restore(const struct answering *a)
 	restore_held(a, hold, binding->device);
 }
 
-static void publish_held(const struct answering *a, struct oki_hold *hold,
+static void publish_held(const struct request_ctx *a, struct oki_hold *hold,
 			 const struct oki_publish_counts *counts)
 {
 	struct oki_mgr_session *s = a->s;
@@ -225,11 +226,11 @@ static void publish_held(const struct answering *a, struct oki_hold *hold,
 				      "the plans in flight use up this session's budget");
 		return;
 	}
-	oki_mgr_own(s, a->i, &op);
+	oki_mgr_op_install(s, a->i, &op);
 	oki_mgr_grant(s, a->i);
 }
 
-static void publish(const struct answering *a)
+static void publish(const struct request_ctx *a)
 {
 	const struct oki_mgr_request *r = a->request;
 	struct oki_index_publish_keys keys[OKW_MAX_GROUPS];
@@ -272,7 +273,7 @@ static void publish(const struct answering *a)
 void oki_mgr_answer(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t reply_offset,
 		    const struct oki_mgr_request *request)
 {
-	const struct answering a = {
+	const struct request_ctx a = {
 		.s = s, .i = i, .tag = tag, .reply_offset = reply_offset, .request = request};
 	struct okv_error err;
 

@@ -15,7 +15,7 @@
 
 #define EVENTS 64
 #define ACCEPTS 16
-#define DEAF_NS 100000000ull
+#define ACCEPT_PAUSE_NS 100000000ull
 
 void oki_mgr_conn_close(struct okv_manager *m, struct oki_mgr_conn *conn)
 {
@@ -25,14 +25,14 @@ void oki_mgr_conn_close(struct okv_manager *m, struct oki_mgr_conn *conn)
 		return;
 	conn->dead = true;
 	if (s) {
-		oki_mgr_session_lose(s, "disconnected");
+		oki_mgr_session_disconnect(s, "disconnected");
 		pthread_mutex_lock(&s->lock);
 		s->sock = -1;
 		pthread_mutex_unlock(&s->lock);
 		oki_mgr_session_put(s);
 		conn->session = NULL;
 	} else {
-		m->strangers--;
+		m->pending_conns--;
 	}
 	/* A forked child may hold the same socket open: closing ours would not end its events. */
 	epoll_ctl(m->epoll, EPOLL_CTL_DEL, conn->fd, NULL);
@@ -91,9 +91,9 @@ static void add_conn(struct okv_manager *m, int fd)
 	if (oki_peer_get(fd, &conn->peer, &err) || epoll_ctl(m->epoll, EPOLL_CTL_ADD, fd, &ev))
 		goto free_conn;
 	conn->allowed = may_connect(m, conn->peer.uid);
-	if (m->strangers >= OKI_MGR_STRANGERS)
+	if (m->pending_conns >= OKI_MGR_PENDING_CONNS)
 		drop_oldest_stranger(m);
-	m->strangers++;
+	m->pending_conns++;
 	conn->next = m->conns;
 	m->conns = conn;
 	return;
@@ -114,24 +114,24 @@ static void listen_for(struct okv_manager *m, uint32_t events)
 /* Not even one to turn away: whoever waits stays in the queue. Said once until one is accepted. */
 static void stop_listening(struct okv_manager *m, int os)
 {
-	if (!m->deaf)
+	if (!m->accept_paused)
 		oki_log(&m->log, OKV_LOG_ERROR, "cannot accept connections: %s",
 			strerrordesc_np(os));
-	m->deaf = true;
-	m->deaf_until_ns = oki_now_ns() + DEAF_NS;
+	m->accept_paused = true;
+	m->accept_paused_until_ns = oki_now_ns() + ACCEPT_PAUSE_NS;
 	listen_for(m, 0);
 }
 
 /* ret_next: when to come again, if that is sooner. */
 static void listen_again(struct okv_manager *m, uint64_t *ret_next)
 {
-	if (!m->deaf_until_ns)
+	if (!m->accept_paused_until_ns)
 		return;
-	if (oki_now_ns() >= m->deaf_until_ns) {
-		m->deaf_until_ns = 0;
+	if (oki_now_ns() >= m->accept_paused_until_ns) {
+		m->accept_paused_until_ns = 0;
 		listen_for(m, EPOLLIN);
-	} else if (m->deaf_until_ns < *ret_next) {
-		*ret_next = m->deaf_until_ns;
+	} else if (m->accept_paused_until_ns < *ret_next) {
+		*ret_next = m->accept_paused_until_ns;
 	}
 }
 
@@ -155,7 +155,7 @@ static void accept_some(struct okv_manager *m)
 	for (int i = 0; i < ACCEPTS; i++) {
 		int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd >= 0) {
-			m->deaf = false;
+			m->accept_paused = false;
 			add_conn(m, fd);
 			continue;
 		}
@@ -167,7 +167,7 @@ static void accept_some(struct okv_manager *m)
 
 static void take_attached(struct okv_manager *m)
 {
-	int fds[OKI_MGR_STRANGERS];
+	int fds[OKI_MGR_PENDING_CONNS];
 
 	pthread_mutex_lock(&m->lock);
 	uint32_t n = m->attached_count;
@@ -205,13 +205,13 @@ static void conn_event(struct okv_manager *m, struct oki_mgr_conn *conn)
 	oki_message_fini(&message);
 }
 
-/* Drop strangers whose time is up; *ret_next: when the next one's is. */
-static void expire_strangers(struct okv_manager *m, uint64_t *ret_next)
+/* Drop connections that said no hello in time; *ret_next: when the next one's is. */
+static void expire_pending_conns(struct okv_manager *m, uint64_t *ret_next)
 {
 	uint64_t now, next = UINT64_MAX;
 
 	*ret_next = next;
-	if (!m->strangers)
+	if (!m->pending_conns)
 		return;
 	now = oki_now_ns();
 	for (struct oki_mgr_conn *conn = m->conns; conn; conn = conn->next) {
@@ -233,7 +233,7 @@ static void begin_drain(struct okv_manager *m)
 	struct oki_mgr_session *list[OKW_MAX_SESSIONS];
 
 	atomic_store(&m->draining, true);
-	/* Whoever was answering a record when the flag went up has finished once its session's
+	/* Whoever was request_ctx a record when the flag went up has finished once its session's
 	 * lock was free: from then on open_ops only falls. */
 	uint32_t n = oki_mgr_sessions_list(m, list, NULL);
 	for (uint32_t k = 0; k < n; k++) {
@@ -287,7 +287,7 @@ static int serve(struct okv_manager *m, struct okv_error *err)
 			begin_drain(m);
 		if (stops && !atomic_load(&m->open_ops))
 			return 0;
-		expire_strangers(m, &deadline);
+		expire_pending_conns(m, &deadline);
 		listen_again(m, &deadline);
 		wait_and_handle(m, deadline);
 	}

@@ -73,7 +73,7 @@ static void take_request(struct oki_mgr_session *s, uint32_t i, uint64_t tag, ui
 	struct okv_error err;
 
 	if (s->ops[i].phase != OKI_MGR_IDLE) {
-		oki_mgr_session_break(s, "record %u was submitted while its grant lives", i);
+		oki_mgr_session_fail(s, "record %u was submitted while its grant lives", i);
 		return;
 	}
 	if (!oki_move(record, &ask.tag, OKW_PREPARING, OKI_MOVER_MANAGER))
@@ -81,19 +81,19 @@ static void take_request(struct oki_mgr_session *s, uint32_t i, uint64_t tag, ui
 	read_record(record, &ask);
 	const char *wrong = check_extent(&ask);
 	if (wrong) {
-		oki_mgr_session_break(s, "record %u: %s", i, wrong);
+		oki_mgr_session_fail(s, "record %u: %s", i, wrong);
 		return;
 	}
 	memcpy(scratch, s->channel.requests + ask.offset, ask.bytes);
 	/* Whoever optimizes: from here on only the copy is read. */
 	__asm__ volatile("" ::: "memory");
 	if (oki_mgr_request_decode(scratch, ask.bytes, &request, &err)) {
-		oki_mgr_session_break(s, "record %u: %s", i, err.text);
+		oki_mgr_session_fail(s, "record %u: %s", i, err.text);
 		return;
 	}
 	wrong = check_request(s, &ask, &request.head);
 	if (wrong) {
-		oki_mgr_session_break(s, "record %u: %s", i, wrong);
+		oki_mgr_session_fail(s, "record %u: %s", i, wrong);
 		return;
 	}
 	oki_mgr_answer(s, i, ask.tag, ask.offset + ((ask.bytes + 7u) & ~7u), &request);
@@ -106,13 +106,13 @@ static void serve_record(struct oki_mgr_session *s, uint32_t i, uint8_t *scratch
 	if (OKI_TAG_STATE(tag) == OKW_SUBMITTED)
 		take_request(s, i, tag, scratch);
 	else
-		oki_mgr_follow(s, i, oki_now_ns());
+		oki_mgr_op_advance(s, i, oki_now_ns());
 }
 
 /* [locked] Take the next announced record after the one served last. */
 static bool next_record(struct oki_mgr_session *s, uint32_t *ret_index)
 {
-	struct okw_bell *bell = &s->channel.control->submit;
+	struct okw_doorbell *bell = &s->channel.control->submit;
 	uint32_t first = s->cursor / 64, bit = s->cursor % 64;
 
 	for (uint32_t k = 0; k <= OKW_DIRTY_WORDS; k++) {
@@ -151,7 +151,7 @@ uint32_t oki_mgr_serve(struct oki_mgr_session *s, uint8_t *scratch, uint32_t max
 /* A cheap look without the lock, and relaxed: oki_mgr_loop_sleep() looks again (G1). */
 static bool announced(struct oki_mgr_session *s)
 {
-	struct okw_bell *bell = &s->channel.control->submit;
+	struct okw_doorbell *bell = &s->channel.control->submit;
 
 	for (uint32_t w = 0; w < OKW_DIRTY_WORDS; w++)
 		if (atomic_load_explicit(&bell->dirty[w], memory_order_relaxed))

@@ -41,7 +41,7 @@ int oki_mgr_loop_init(struct oki_mgr_loop *loop, struct okv_manager *m, bool ret
 static void forget(struct oki_mgr_loop *loop, struct oki_mgr_session *s)
 {
 	/* In embedded mode the engine holds the same eventfd open: closing ours removes nothing. */
-	epoll_ctl(loop->epoll, EPOLL_CTL_DEL, s->channel.manager_bell, NULL);
+	epoll_ctl(loop->epoll, EPOLL_CTL_DEL, s->channel.manager_doorbell, NULL);
 	oki_mgr_session_put(s);
 }
 
@@ -104,7 +104,7 @@ void oki_mgr_loop_refresh(struct oki_mgr_loop *loop)
 	}
 	for (uint32_t k = 0; k < count; k++)
 		if (!listed(loop->sessions, loop->count, next[k]) &&
-		    watch(loop->epoll, next[k]->channel.manager_bell)) {
+		    watch(loop->epoll, next[k]->channel.manager_doorbell)) {
 			oki_log(&m->log, OKV_LOG_ERROR,
 				"session %u: cannot watch its bell, so it is looked at often: %s",
 				next[k]->slot, strerror(errno));
@@ -113,7 +113,8 @@ void oki_mgr_loop_refresh(struct oki_mgr_loop *loop)
 	/* A lost peer must not wake anyone any more: what is left of it is re-read at intervals. */
 	for (uint32_t k = 0; k < count; k++)
 		if (atomic_load(&next[k]->lost))
-			epoll_ctl(loop->epoll, EPOLL_CTL_DEL, next[k]->channel.manager_bell, NULL);
+			epoll_ctl(loop->epoll, EPOLL_CTL_DEL, next[k]->channel.manager_doorbell,
+				  NULL);
 	for (uint32_t k = 0; k < loop->count; k++) {
 		if (listed(next, count, loop->sessions[k]))
 			oki_mgr_session_put(loop->sessions[k]);
@@ -124,7 +125,8 @@ void oki_mgr_loop_refresh(struct oki_mgr_loop *loop)
 	loop->count = count;
 }
 
-static struct okw_bell *bell_of(const struct oki_mgr_loop *loop, const struct oki_mgr_session *s)
+static struct okw_doorbell *doorbell_of(const struct oki_mgr_loop *loop,
+					const struct oki_mgr_session *s)
 {
 	return loop->retires ? &s->channel.control->retire : &s->channel.control->submit;
 }
@@ -144,7 +146,7 @@ static bool declare(struct oki_mgr_loop *loop)
 		struct oki_mgr_session *s = loop->sessions[k];
 		if (atomic_load(&s->lost))
 			continue;
-		if (!oki_bell_sleep(bell_of(loop, s)))
+		if (!oki_doorbell_sleep(doorbell_of(loop, s)))
 			return false;
 		/* G1, G6: releases ride beside the bell's own bits and get the same second look. */
 		if (loop->retires && oki_mgr_released(s))
@@ -161,7 +163,7 @@ static void watch_again(struct oki_mgr_loop *loop)
 	loop->unwatched = false;
 	for (uint32_t k = 0; k < loop->count; k++) {
 		const struct oki_mgr_session *s = loop->sessions[k];
-		if (!atomic_load(&s->lost) && watch(loop->epoll, s->channel.manager_bell) &&
+		if (!atomic_load(&s->lost) && watch(loop->epoll, s->channel.manager_doorbell) &&
 		    errno != EEXIST)
 			loop->unwatched = true;
 	}
@@ -173,7 +175,7 @@ static bool may_sleep(const struct oki_mgr_loop *loop)
 
 	if (atomic_load(&m->quit) || atomic_load(&m->version) != loop->version)
 		return false;
-	return !loop->retires || !atomic_load(&m->nudged);
+	return !loop->retires || !atomic_load(&m->retire_wanted);
 }
 
 static int timeout_ms(uint64_t deadline_ns)
@@ -206,7 +208,7 @@ bool oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns)
 		atomic_fetch_add_explicit(&m->counters.wakeups, 1, memory_order_relaxed);
 	}
 	for (uint32_t k = 0; k < loop->count; k++)
-		oki_bell_awake(bell_of(loop, loop->sessions[k]));
+		oki_doorbell_awake(doorbell_of(loop, loop->sessions[k]));
 	return called;
 }
 
@@ -217,10 +219,10 @@ void oki_mgr_loops_wake(struct okv_manager *m)
 		oki_mgr_wake(m->dispatchers[d].wake);
 }
 
-void oki_mgr_nudge(struct okv_manager *m)
+void oki_mgr_wake_retire(struct okv_manager *m)
 {
 	/* G1: flag, then "does it rest?"; the loop says that it rests, then looks at the flag. */
-	atomic_store(&m->nudged, true);
+	atomic_store(&m->retire_wanted, true);
 	if (atomic_exchange(&m->resting, false))
 		oki_mgr_wake(m->retire.wake);
 }

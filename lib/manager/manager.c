@@ -282,7 +282,7 @@ int okv_manager_attach(struct okv_manager *m, int fd, struct okv_error *err)
 	pthread_mutex_lock(&m->lock);
 	if (m->finished)
 		rc = oki_fail(err, OKV_E_CLOSED, OKV_STAGE_CONNECT, "the Manager has ended");
-	else if (m->attached_count == OKI_MGR_STRANGERS)
+	else if (m->attached_count == OKI_MGR_PENDING_CONNS)
 		rc = oki_fail(err, OKV_E_AGAIN, OKV_STAGE_CONNECT, "too many new peers");
 	else
 		m->attached[m->attached_count++] = fd;

@@ -28,7 +28,7 @@
 
 #define OKI_MGR_DISPATCHERS 16u	       /* at most */
 #define OKI_MGR_BINDINGS 256u	       /* of one session at a time */
-#define OKI_MGR_STRANGERS 128u	       /* connections that have not said hello */
+#define OKI_MGR_PENDING_CONNS 128u     /* connections that have not said hello */
 #define OKI_MGR_HELLO_NS 5000000000ull /* how long one may stay silent */
 #define OKI_MGR_REREAD_NS 100000000ull /* tables are re-read this often while in use */
 #define OKI_MGR_TURN 8u		       /* records served before the next session's turn */
@@ -204,19 +204,20 @@ struct okv_manager {
 	_Atomic bool quit;
 	_Atomic uint64_t open_ops; /* of all sessions: what a drain waits for */
 	struct oki_mgr_conn *conns;
-	uint32_t strangers;
+	uint32_t pending_conns;
 
 	int listener;
-	bool deaf;		/* since it could not accept */
-	uint64_t deaf_until_ns; /* not asked for connections until then; 0: it is */
-	int listen_dir;		/* the socket's directory, -1: not listening */
-	char *listen_name;	/* its name in there */
+	bool accept_paused;		 /* since it could not accept */
+	uint64_t accept_paused_until_ns; /* not asked for connections until then; 0: it is */
+	int listen_dir;			 /* the socket's directory, -1: not listening */
+	char *listen_name;		 /* its name in there */
 	uint64_t listen_device;
 	uint64_t listen_inode;
 
-	/* The retire loop sleeps without re-reading tables; nudged says that it no longer may. */
+	/* The retire loop sleeps without re-reading tables; retire_wanted says that it no longer
+	 * may. */
 	_Atomic bool resting;
-	_Atomic bool nudged;
+	_Atomic bool retire_wanted;
 	struct oki_mgr_loop retire;
 	struct oki_mgr_loop dispatchers[OKI_MGR_DISPATCHERS];
 	uint32_t dispatcher_count;
@@ -226,7 +227,7 @@ struct okv_manager {
 	bool finished;
 	struct oki_mgr_session *table[OKW_MAX_SESSIONS];
 	_Atomic uint64_t version; /* of the table; written with the lock held */
-	int attached[OKI_MGR_STRANGERS];
+	int attached[OKI_MGR_PENDING_CONNS];
 	uint32_t attached_count;
 };
 
@@ -247,9 +248,9 @@ uint32_t oki_mgr_sessions_list(struct okv_manager *m,
 			       struct oki_mgr_session *ret_list[OKW_MAX_SESSIONS],
 			       uint64_t *ret_version);
 /* The peer is gone or dropped: end everything that can be ended. why may be NULL (not logged). */
-void oki_mgr_session_lose(struct oki_mgr_session *s, const char *why);
+void oki_mgr_session_disconnect(struct oki_mgr_session *s, const char *why);
 /* [locked] The peer broke the protocol: drop it. The session is lost when this returns. */
-void oki_mgr_session_break(struct oki_mgr_session *s, const char *fmt, ...)
+void oki_mgr_session_fail(struct oki_mgr_session *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 /* [locked] Leave the table once lost and nothing is unresolved. */
 void oki_mgr_session_settle(struct oki_mgr_session *s);
@@ -287,7 +288,7 @@ bool oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns);
 /* Wake every loop: the table changed, or the end has come. */
 void oki_mgr_loops_wake(struct okv_manager *m);
 /* Tell the retire loop that there is something to re-read. */
-void oki_mgr_nudge(struct okv_manager *m);
+void oki_mgr_wake_retire(struct okv_manager *m);
 /* Any lease slot released and not yet taken? */
 bool oki_mgr_released(struct oki_mgr_session *s);
 
@@ -319,14 +320,14 @@ void oki_mgr_done(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t 
 /* Tell the engine that a record changed. moved: its tag did. */
 void oki_mgr_announce(struct oki_mgr_session *s, uint32_t i, bool moved);
 /* The operation, idle so far, owns what its fields name from now on. */
-void oki_mgr_own(struct oki_mgr_session *s, uint32_t i, const struct oki_mgr_op *op);
+void oki_mgr_op_install(struct oki_mgr_session *s, uint32_t i, const struct oki_mgr_op *op);
 /* Release a hold whose record is still Preparing, or quarantine it when that cannot be shown. */
 void oki_mgr_release_ungranted(struct oki_mgr_session *s, uint32_t i, uint64_t tag,
 			       struct oki_hold *hold);
 /* End an operation early if that is still possible, with this status. */
 void oki_mgr_end_early(struct oki_mgr_session *s, uint32_t i, int status, const char *text);
 /* Look at a record that the Manager granted and do what its state asks for. */
-void oki_mgr_follow(struct oki_mgr_session *s, uint32_t i, uint64_t now_ns);
+void oki_mgr_op_advance(struct oki_mgr_session *s, uint32_t i, uint64_t now_ns);
 void oki_mgr_quarantine(struct oki_mgr_session *s, uint32_t i, const char *why);
 
 /* retire.c */

@@ -193,7 +193,7 @@ static void end_record(struct oki_mgr_session *s, uint32_t i, int status, const 
 	case OKI_MGR_WAITING: oki_mgr_end_early(s, i, status, text); return;
 	case OKI_MGR_GRANTED:
 		oki_mgr_end_early(s, i, status, text);
-		oki_mgr_follow(s, i, now_ns);
+		oki_mgr_op_advance(s, i, now_ns);
 		return;
 	default: return;
 	}
@@ -220,11 +220,11 @@ static void lose(struct oki_mgr_session *s, int status, const char *why)
 	atomic_fetch_add(&m->version, 1);
 	pthread_mutex_unlock(&m->lock);
 	oki_mgr_loops_wake(m);
-	oki_mgr_nudge(m);
+	oki_mgr_wake_retire(m);
 	oki_mgr_session_settle(s);
 }
 
-void oki_mgr_session_lose(struct oki_mgr_session *s, const char *why)
+void oki_mgr_session_disconnect(struct oki_mgr_session *s, const char *why)
 {
 	pthread_mutex_lock(&s->lock);
 	if (!atomic_load(&s->lost)) {
@@ -236,7 +236,7 @@ void oki_mgr_session_lose(struct oki_mgr_session *s, const char *why)
 	pthread_mutex_unlock(&s->lock);
 }
 
-void oki_mgr_session_break(struct oki_mgr_session *s, const char *fmt, ...)
+void oki_mgr_session_fail(struct oki_mgr_session *s, const char *fmt, ...)
 {
 	char why[OKW_TEXT_BYTES];
 	va_list args;

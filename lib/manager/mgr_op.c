@@ -18,7 +18,7 @@ void oki_mgr_announce(struct oki_mgr_session *s, uint32_t i, bool moved)
 	 * store of the flag: one of the two sees the other. */
 	if (moved && atomic_load(&oki_mgr_record(s, i)->engine_flags) & OKW_ENGINE_SPINNING)
 		return;
-	oki_bell_ring(&s->channel.control->engine, s->channel.engine_bell, i);
+	oki_doorbell_ring(&s->channel.control->engine, s->channel.engine_doorbell, i);
 }
 
 /* Before the move that announces it. */
@@ -39,14 +39,14 @@ void oki_mgr_done(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t 
 		memcpy(s->channel.requests + reply_offset, reply, reply_bytes);
 	write_result(record, reply ? reply_bytes : 0, status, text);
 	if (!oki_move(record, &tag, OKW_DONE, OKI_MOVER_MANAGER)) {
-		oki_mgr_session_break(s, "record %u left Preparing on its own", i);
+		oki_mgr_session_fail(s, "record %u left Preparing on its own", i);
 		return;
 	}
 	count(status ? &s->manager->counters.refused : &s->manager->counters.done);
 	oki_mgr_announce(s, i, true);
 }
 
-void oki_mgr_own(struct oki_mgr_session *s, uint32_t i, const struct oki_mgr_op *op)
+void oki_mgr_op_install(struct oki_mgr_session *s, uint32_t i, const struct oki_mgr_op *op)
 {
 	s->ops[i] = *op;
 	s->open++;
@@ -54,7 +54,7 @@ void oki_mgr_own(struct oki_mgr_session *s, uint32_t i, const struct oki_mgr_op 
 	atomic_fetch_add(&s->manager->open_ops, 1);
 }
 
-static void one_less(struct oki_mgr_session *s)
+static void dec_open_ops(struct oki_mgr_session *s)
 {
 	struct okv_manager *m = s->manager;
 
@@ -64,17 +64,17 @@ static void one_less(struct oki_mgr_session *s)
 }
 
 /* The operation owns nothing any more; its hold is with the index. */
-static void disown(struct oki_mgr_session *s, uint32_t i)
+static void clear_op(struct oki_mgr_session *s, uint32_t i)
 {
 	struct oki_mgr_op *op = &s->ops[i];
 
 	for (uint32_t k = 0; k < op->slot_count; k++)
-		oki_area_give(&s->bank, op->slots[k]);
+		oki_extent_free(&s->bank, op->slots[k]);
 	if (op->permit)
 		oki_mgr_permit_give(&s->manager->permits, op->permit);
 	s->plan_bytes -= op->plan_bytes;
 	memset(op, 0, sizeof(*op));
-	one_less(s);
+	dec_open_ops(s);
 }
 
 void oki_mgr_quarantine(struct oki_mgr_session *s, uint32_t i, const char *why)
@@ -91,7 +91,7 @@ void oki_mgr_quarantine(struct oki_mgr_session *s, uint32_t i, const char *why)
 	op->blocks = NULL;
 	op->phase = OKI_MGR_QUARANTINED;
 	s->quarantined++;
-	one_less(s);
+	dec_open_ops(s);
 }
 
 void oki_mgr_release_ungranted(struct oki_mgr_session *s, uint32_t i, uint64_t tag,
@@ -104,7 +104,7 @@ void oki_mgr_release_ungranted(struct oki_mgr_session *s, uint32_t i, uint64_t t
 		return;
 	}
 	oki_hold_quarantine(s->manager->index, hold);
-	oki_mgr_session_break(s, "record %u left Preparing on its own", i);
+	oki_mgr_session_fail(s, "record %u left Preparing on its own", i);
 }
 
 static void end_waiting(struct oki_mgr_session *s, uint32_t i, int status, const char *text)
@@ -112,7 +112,7 @@ static void end_waiting(struct oki_mgr_session *s, uint32_t i, int status, const
 	struct oki_mgr_op op = s->ops[i];
 
 	oki_mgr_waiting_remove(s, i);
-	disown(s, i);
+	clear_op(s, i);
 	oki_mgr_release_ungranted(s, i, op.tag, op.hold);
 	oki_mgr_done(s, i, op.tag, op.reply_offset, &op.reply, sizeof(op.reply), status, text);
 }
@@ -130,7 +130,7 @@ static bool revoke(struct oki_mgr_session *s, uint32_t i, int status, const char
 	if (!oki_proof_revoke(record, &tag, &proof))
 		return false;
 	oki_hold_release(s->manager->index, op->hold, &proof);
-	disown(s, i);
+	clear_op(s, i);
 	count(&s->manager->counters.revoked);
 	oki_mgr_announce(s, i, true);
 	return true;
@@ -162,30 +162,30 @@ static void reap(struct oki_mgr_session *s, uint32_t i, uint64_t tag)
 
 	if (!oki_proof_drained(record, tag, &proof)) {
 		oki_mgr_quarantine(s, i, "Drained, but its counts do not add up");
-		oki_mgr_session_break(s, "record %u claims to be drained and is not", i);
+		oki_mgr_session_fail(s, "record %u claims to be drained and is not", i);
 		return;
 	}
 	int status = oki_proof_engine_status(&proof);
 	uint32_t claimed = oki_proof_claimed(&proof);
 	if (claimed > op->offered || (status == 0 && claimed != op->reply.part_total)) {
 		oki_mgr_quarantine(s, i, "more or fewer parts than were offered");
-		oki_mgr_session_break(s, "record %u drained parts it was not given", i);
+		oki_mgr_session_fail(s, "record %u drained parts it was not given", i);
 		return;
 	}
 	/* Sealed before Reaped: a publish that returned is visible to every lookup. */
 	oki_hold_release(m->index, op->hold, &proof);
 	memcpy(s->channel.requests + op->reply_offset, &op->reply, sizeof(op->reply));
 	write_result(record, sizeof(op->reply), status, "");
-	disown(s, i);
+	clear_op(s, i);
 	if (!oki_move(record, &tag, OKW_REAPED, OKI_MOVER_MANAGER)) {
-		oki_mgr_session_break(s, "record %u left Drained on its own", i);
+		oki_mgr_session_fail(s, "record %u left Drained on its own", i);
 		return;
 	}
 	count(&m->counters.reaped);
 	oki_mgr_announce(s, i, true);
 }
 
-static void follow_granted(struct oki_mgr_session *s, uint32_t i, uint64_t now_ns)
+static void advance_granted(struct oki_mgr_session *s, uint32_t i, uint64_t now_ns)
 {
 	uint32_t flags = atomic_load(&oki_mgr_record(s, i)->engine_flags);
 
@@ -195,7 +195,7 @@ static void follow_granted(struct oki_mgr_session *s, uint32_t i, uint64_t now_n
 		oki_mgr_end_early(s, i, OKV_E_CANCELLED, "the grant expired unclaimed");
 }
 
-void oki_mgr_follow(struct oki_mgr_session *s, uint32_t i, uint64_t now_ns)
+void oki_mgr_op_advance(struct oki_mgr_session *s, uint32_t i, uint64_t now_ns)
 {
 	struct oki_mgr_op *op = &s->ops[i];
 	struct okw_record *record = oki_mgr_record(s, i);
@@ -212,7 +212,7 @@ void oki_mgr_follow(struct oki_mgr_session *s, uint32_t i, uint64_t now_ns)
 	if (OKI_TAG_GENERATION(tag) != OKI_TAG_GENERATION(op->tag))
 		state = OKW_STATES;
 	switch (state) {
-	case OKW_GRANTED: follow_granted(s, i, now_ns); return;
+	case OKW_GRANTED: advance_granted(s, i, now_ns); return;
 	case OKW_ACTIVE:
 		if (atomic_load(&record->engine_flags) & OKW_ENGINE_CANCEL)
 			oki_mgr_end_early(s, i, OKV_E_CANCELLED, "cancelled");
@@ -225,8 +225,8 @@ void oki_mgr_follow(struct oki_mgr_session *s, uint32_t i, uint64_t now_ns)
 		return;
 	default:
 		oki_mgr_quarantine(s, i, "the record went where no edge leads");
-		oki_mgr_session_break(s, "record %u moved from %s to %s", i,
-				      oki_state_name(OKI_TAG_STATE(op->tag)),
-				      oki_state_name(OKI_TAG_STATE(tag)));
+		oki_mgr_session_fail(s, "record %u moved from %s to %s", i,
+				     oki_state_name(OKI_TAG_STATE(op->tag)),
+				     oki_state_name(OKI_TAG_STATE(tag)));
 	}
 }

@@ -9,7 +9,7 @@
 
 static void broken(struct oki_mgr_session *s, uint32_t i, const char *what)
 {
-	oki_mgr_session_break(s, "record %u: %s", i, what);
+	oki_mgr_session_fail(s, "record %u: %s", i, what);
 }
 
 void oki_mgr_plan_size(const struct okv_manager *m, uint64_t blocks, uint32_t *ret_parts,
@@ -114,10 +114,10 @@ static bool take_extents(struct oki_mgr_session *s, struct oki_mgr_op *op)
 		entries = s->manager->part_entries;
 	uint32_t bytes =
 		(uint32_t)(sizeof(struct okw_plan_head) + entries * sizeof(struct okw_plan_entry));
-	if (!oki_area_take(&s->bank, bytes, &op->slots[0]))
+	if (!oki_extent_alloc(&s->bank, bytes, &op->slots[0]))
 		return false;
 	op->slot_count = 1;
-	if (op->reply.part_total > 1 && oki_area_take(&s->bank, bytes, &op->slots[1]))
+	if (op->reply.part_total > 1 && oki_extent_alloc(&s->bank, bytes, &op->slots[1]))
 		op->slot_count = 2;
 	return true;
 }
@@ -143,7 +143,7 @@ static void grant_now(struct oki_mgr_session *s, uint32_t i)
 	op->tag = tag;
 	op->phase = OKI_MGR_GRANTED;
 	oki_mgr_announce(s, i, true);
-	oki_mgr_nudge(m);
+	oki_mgr_wake_retire(m);
 }
 
 static void waiting_append(struct oki_mgr_session *s, uint32_t i)
@@ -180,7 +180,7 @@ void oki_mgr_grant(struct oki_mgr_session *s, uint32_t i)
 	waiting_append(s, i);
 	oki_mgr_grant_waiting(s);
 	if (s->ops[i].phase == OKI_MGR_WAITING)
-		oki_mgr_nudge(s->manager);
+		oki_mgr_wake_retire(s->manager);
 }
 
 void oki_mgr_grant_waiting(struct oki_mgr_session *s)
@@ -210,7 +210,7 @@ void oki_mgr_offer_more(struct oki_mgr_session *s, uint32_t i)
 	op->consumed = consumed;
 	if (consumed == op->reply.part_total) {
 		while (op->slot_count)
-			oki_area_give(&s->bank, op->slots[--op->slot_count]);
+			oki_extent_free(&s->bank, op->slots[--op->slot_count]);
 		return;
 	}
 	if (op->closed)

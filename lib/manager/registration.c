@@ -47,8 +47,8 @@ static int welcome(const struct incoming *in, struct oki_mgr_session *s, struct 
 		.lease_ttl_ms = m->opts.lease_ttl_ms,
 		.part_bytes = m->opts.part_bytes,
 	};
-	const int fds[4] = {s->channel.request_fd, s->channel.control_fd, s->channel.engine_bell,
-			    s->channel.manager_bell};
+	const int fds[4] = {s->channel.request_fd, s->channel.control_fd,
+			    s->channel.engine_doorbell, s->channel.manager_doorbell};
 
 	return reply(in, OKW_MSG_WELCOME, &body, sizeof(body), fds, 4, err);
 }
@@ -77,7 +77,7 @@ static int hello(const struct incoming *in, struct okv_error *err)
 	}
 	oki_channel_sent(&s->channel);
 	in->conn->session = s;
-	m->strangers--;
+	m->pending_conns--;
 	oki_mgr_session_enter(s);
 	oki_log(&m->log, OKV_LOG_INFO, "session %u (%s, pid %d, uid %u): connected%s", s->slot,
 		s->name, (int)s->pid, (unsigned)in->conn->peer.uid,

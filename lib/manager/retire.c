@@ -32,19 +32,19 @@ static bool release_leases(struct oki_mgr_loop *loop, struct oki_mgr_session *s)
 }
 
 /* True when anything was announced. */
-static bool follow_announced(struct oki_mgr_session *s, uint64_t now_ns)
+static bool advance_announced(struct oki_mgr_session *s, uint64_t now_ns)
 {
-	struct okw_bell *bell = &s->channel.control->retire;
+	struct okw_doorbell *bell = &s->channel.control->retire;
 	bool any = false;
 
 	for (uint32_t w = 0; w < OKW_DIRTY_WORDS; w++) {
-		uint64_t bits = oki_bell_take(bell, w);
+		uint64_t bits = oki_doorbell_take(bell, w);
 		if (!bits)
 			continue;
 		any = true;
 		pthread_mutex_lock(&s->lock);
 		for (; bits; bits &= bits - 1)
-			oki_mgr_follow(s, w * 64 + (uint32_t)__builtin_ctzll(bits), now_ns);
+			oki_mgr_op_advance(s, w * 64 + (uint32_t)__builtin_ctzll(bits), now_ns);
 		oki_mgr_grant_waiting(s);
 		oki_mgr_session_settle(s);
 		pthread_mutex_unlock(&s->lock);
@@ -64,9 +64,9 @@ static bool reread_live(struct oki_mgr_session *s, uint64_t now_ns)
 			continue;
 		used = used || s->ops[i].phase != OKI_MGR_QUARANTINED;
 		if (state == OKW_SUBMITTED)
-			oki_bell_ring(&control->submit, s->channel.manager_bell, i);
+			oki_doorbell_ring(&control->submit, s->channel.manager_doorbell, i);
 		else
-			oki_mgr_follow(s, i, now_ns);
+			oki_mgr_op_advance(s, i, now_ns);
 	}
 	oki_mgr_grant_waiting(s);
 	return used;
@@ -84,7 +84,7 @@ static bool reread_lost(struct oki_mgr_session *s, uint64_t now_ns)
 	for (uint32_t i = 0; i < OKW_RECORDS; i++) {
 		if (s->ops[i].phase != OKI_MGR_GRANTED)
 			continue;
-		oki_mgr_follow(s, i, now_ns);
+		oki_mgr_op_advance(s, i, now_ns);
 		if (dead && s->ops[i].phase == OKI_MGR_GRANTED)
 			oki_mgr_quarantine(s, i, "its process ended while it was active");
 	}
@@ -111,13 +111,13 @@ static bool round_of(struct oki_mgr_loop *loop, struct agenda *agenda, uint64_t 
 {
 	struct okv_manager *m = loop->manager;
 	/* A look first: the exchange would take the line from the dispatchers in every round. */
-	bool any = atomic_load(&m->nudged) && atomic_exchange(&m->nudged, false);
+	bool any = atomic_load(&m->retire_wanted) && atomic_exchange(&m->retire_wanted, false);
 
 	for (uint32_t k = 0; k < loop->count; k++) {
 		struct oki_mgr_session *s = loop->sessions[k];
 		if (atomic_load(&s->lost))
 			continue;
-		any |= follow_announced(s, now);
+		any |= advance_announced(s, now);
 		any |= release_leases(loop, s);
 	}
 	if (now >= agenda->reread_ns) {

@@ -358,7 +358,7 @@ INLINE void make_runs(const struct view *view, const struct oki_place *places,
 /* ---- all of it ---- */
 
 /* Memory of one plan. */
-struct desk {
+struct sort_scratch {
 	struct piece *pieces;
 	struct oki_place *places;
 	void *work; /* keys to sort by, then where runs start */
@@ -372,8 +372,8 @@ struct desk {
  * more pages sorting finds them sooner. */
 #define PAGES_PER_BLOCK 32u
 
-static bool take_desk(struct oki_compile_scratch *scratch, uint64_t count, bool whole,
-		      struct desk *ret_desk)
+static bool take_sort_scratch(struct oki_compile_scratch *scratch, uint64_t count, bool whole,
+			      struct sort_scratch *ret_sort_scratch)
 {
 	uint64_t places = (count + OKI_PLACES_BEHIND) * sizeof(struct oki_place);
 	uint64_t pieces = whole ? 0 : count * sizeof(struct piece);
@@ -385,7 +385,7 @@ static bool take_desk(struct oki_compile_scratch *scratch, uint64_t count, bool 
 	uint8_t *memory = oki_scratch_space(scratch, places + pieces + work);
 	if (!memory)
 		return false;
-	*ret_desk = (struct desk){
+	*ret_sort_scratch = (struct sort_scratch){
 		.pieces = whole ? NULL : (void *)(memory + places),
 		.places = (void *)memory,
 		.work = memory + places + pieces,
@@ -394,23 +394,24 @@ static bool take_desk(struct oki_compile_scratch *scratch, uint64_t count, bool 
 	return true;
 }
 
-static void order_whole(struct view *view, const struct desk *desk)
+static void order_whole(struct view *view, const struct sort_scratch *sort_scratch)
 {
 	struct oki_extent extent;
-	place_blocks(view, desk->places, &extent);
-	if (extent.sorted ||
-	    oki_order_by_key(desk->places, view->count, &extent, desk->work, desk->work_bytes))
+	place_blocks(view, sort_scratch->places, &extent);
+	if (extent.sorted || oki_order_by_key(sort_scratch->places, view->count, &extent,
+					      sort_scratch->work, sort_scratch->work_bytes))
 		return;
 	compare_all(view, true);
-	sort_view(view, desk->work, (uint64_t *)desk->work + view->count, true);
-	place_all(view, desk->places, true);
+	sort_view(view, sort_scratch->work, (uint64_t *)sort_scratch->work + view->count, true);
+	place_all(view, sort_scratch->places, true);
 }
 
-static void order_pieces(struct view *view, const struct desk *desk)
+static void order_pieces(struct view *view, const struct sort_scratch *sort_scratch)
 {
 	if (!compare_all(view, false))
-		sort_view(view, desk->work, (uint64_t *)desk->work + view->count, false);
-	place_all(view, desk->places, false);
+		sort_view(view, sort_scratch->work, (uint64_t *)sort_scratch->work + view->count,
+			  false);
+	place_all(view, sort_scratch->places, false);
 }
 
 static int no_memory(uint64_t runs, struct okv_error *err)
@@ -420,20 +421,21 @@ static int no_memory(uint64_t runs, struct okv_error *err)
 }
 
 static int join(struct oki_compile_scratch *scratch, const struct view *view,
-		const struct desk *desk, const struct oki_join_limits *limits,
+		const struct sort_scratch *sort_scratch, const struct oki_join_limits *limits,
 		struct oki_runs *ret_runs, struct okv_error *err)
 {
 	struct oki_runs made;
 	for (uint32_t i = 0; i < OKI_PLACES_BEHIND; i++)
-		desk->places[view->count + i] = desk->places[view->count - 1];
-	uint32_t count = oki_find_starts(desk->places, view->count, limits, desk->work);
+		sort_scratch->places[view->count + i] = sort_scratch->places[view->count - 1];
+	uint32_t count =
+		oki_find_starts(sort_scratch->places, view->count, limits, sort_scratch->work);
 	if (!oki_runs_take(scratch, count, &made))
 		return no_memory(count, err);
 	made.count = count;
 	if (view->pieces)
-		make_runs(view, desk->places, desk->work, &made, false);
+		make_runs(view, sort_scratch->places, sort_scratch->work, &made, false);
 	else
-		make_runs(view, desk->places, desk->work, &made, true);
+		make_runs(view, sort_scratch->places, sort_scratch->work, &made, true);
 	*ret_runs = made;
 	return 0;
 }
@@ -451,17 +453,17 @@ static int compile_view(struct oki_compile_scratch *scratch, struct view *view, 
 	if (most > UINT32_MAX)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_SUBMIT, "%llu pieces in one plan",
 				(unsigned long long)most);
-	struct desk desk;
-	if (!take_desk(scratch, most, whole, &desk))
+	struct sort_scratch sort_scratch;
+	if (!take_sort_scratch(scratch, most, whole, &sort_scratch))
 		return no_memory(most, err);
-	view->pieces = desk.pieces;
-	view->count =
-		whole ? pair_count : (uint32_t)cut_blocks(view, pair_count, limits, desk.pieces);
+	view->pieces = sort_scratch.pieces;
+	view->count = whole ? pair_count
+			    : (uint32_t)cut_blocks(view, pair_count, limits, sort_scratch.pieces);
 	if (whole)
-		order_whole(view, &desk);
+		order_whole(view, &sort_scratch);
 	else
-		order_pieces(view, &desk);
-	return join(scratch, view, &desk, limits, ret_runs, err);
+		order_pieces(view, &sort_scratch);
+	return join(scratch, view, &sort_scratch, limits, ret_runs, err);
 }
 
 int oki_compile(struct oki_compile_scratch *scratch, const struct oki_pair *pairs,

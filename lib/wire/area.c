@@ -19,7 +19,7 @@ void oki_area_fini(struct oki_area *area)
 	*area = (struct oki_area){0};
 }
 
-bool oki_area_take(struct oki_area *area, uint32_t bytes, uint32_t *ret_offset)
+bool oki_extent_alloc(struct oki_area *area, uint32_t bytes, uint32_t *ret_offset)
 {
 	if (bytes == 0 || bytes > area->bytes)
 		return false;
@@ -41,7 +41,7 @@ bool oki_area_take(struct oki_area *area, uint32_t bytes, uint32_t *ret_offset)
 	return true;
 }
 
-void oki_area_give(struct oki_area *area, uint32_t offset)
+void oki_extent_free(struct oki_area *area, uint32_t offset)
 {
 	uint32_t lo = 0, hi = area->count;
 	while (lo < hi) {

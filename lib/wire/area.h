@@ -25,8 +25,8 @@ bool oki_area_init(struct oki_area *area, uint32_t bytes, uint32_t align, uint32
 void oki_area_fini(struct oki_area *area);
 
 /* False: no gap is long enough now, or there are `most` of them. bytes > 0. */
-bool oki_area_take(struct oki_area *area, uint32_t bytes, uint32_t *ret_offset);
+bool oki_extent_alloc(struct oki_area *area, uint32_t bytes, uint32_t *ret_offset);
 /* Give back the extent that starts at offset; it must be one that was taken. */
-void oki_area_give(struct oki_area *area, uint32_t offset);
+void oki_extent_free(struct oki_area *area, uint32_t offset);
 
 #endif

@@ -11,7 +11,7 @@
 #include "base/fd.h"
 
 static const struct oki_channel empty = {
-	.request_fd = -1, .control_fd = -1, .engine_bell = -1, .manager_bell = -1};
+	.request_fd = -1, .control_fd = -1, .engine_doorbell = -1, .manager_doorbell = -1};
 
 static int new_bell(int *ret_fd, struct okv_error *err)
 {
@@ -43,9 +43,9 @@ int oki_channel_create(struct oki_channel *channel, uint64_t epoch, uint64_t tok
 	if (!rc)
 		rc = oki_shm_create("orbitkv-request", OKW_REQUEST_AREA_BYTES, &c.request_fd, err);
 	if (!rc)
-		rc = new_bell(&c.engine_bell, err);
+		rc = new_bell(&c.engine_doorbell, err);
 	if (!rc)
-		rc = new_bell(&c.manager_bell, err);
+		rc = new_bell(&c.manager_doorbell, err);
 	if (!rc)
 		rc = map_both(&c, err);
 	if (rc) {
@@ -80,8 +80,8 @@ int oki_channel_import(struct oki_channel *channel, int fds[4], const struct okw
 	struct oki_channel c = empty;
 	c.request_fd = oki_fd_take(&fds[0]);
 	c.control_fd = oki_fd_take(&fds[1]);
-	c.engine_bell = oki_fd_take(&fds[2]);
-	c.manager_bell = oki_fd_take(&fds[3]);
+	c.engine_doorbell = oki_fd_take(&fds[2]);
+	c.manager_doorbell = oki_fd_take(&fds[3]);
 	int rc = 0;
 	if (welcome->control_bytes != OKW_CONTROL_BYTES ||
 	    welcome->request_area_bytes != OKW_REQUEST_AREA_BYTES)
@@ -91,9 +91,9 @@ int oki_channel_import(struct oki_channel *channel, int fds[4], const struct okw
 			welcome->control_bytes, welcome->request_area_bytes,
 			(size_t)OKW_CONTROL_BYTES, OKW_REQUEST_AREA_BYTES);
 	if (!rc)
-		rc = check_bell(c.engine_bell, err);
+		rc = check_bell(c.engine_doorbell, err);
 	if (!rc)
-		rc = check_bell(c.manager_bell, err);
+		rc = check_bell(c.manager_doorbell, err);
 	if (!rc)
 		rc = map_both(&c, err);
 	if (!rc && (c.control->magic != OKW_MAGIC || c.control->epoch != welcome->epoch ||
@@ -123,8 +123,8 @@ void oki_channel_fini(struct oki_channel *channel)
 		oki_shm_put(&channel->request_shm);
 	oki_fd_close(&channel->request_fd);
 	oki_fd_close(&channel->control_fd);
-	oki_fd_close(&channel->engine_bell);
-	oki_fd_close(&channel->manager_bell);
+	oki_fd_close(&channel->engine_doorbell);
+	oki_fd_close(&channel->manager_doorbell);
 	*channel = empty;
 }
 
@@ -138,7 +138,7 @@ static void signal_fd(int eventfd)
 	/* EAGAIN: the counter is at its maximum, so the listener is signalled already. */
 }
 
-void oki_bell_wake(struct okw_bell *bell, int eventfd)
+void oki_doorbell_wake(struct okw_doorbell *bell, int eventfd)
 {
 	/* G1: this load follows the store of what is announced in the one total order of all
 	 * sequentially consistent operations, as the sleeper's look at it follows its store of
@@ -147,14 +147,14 @@ void oki_bell_wake(struct okw_bell *bell, int eventfd)
 		signal_fd(eventfd);
 }
 
-void oki_bell_ring(struct okw_bell *bell, int eventfd, uint32_t index)
+void oki_doorbell_ring(struct okw_doorbell *bell, int eventfd, uint32_t index)
 {
 	atomic_fetch_or(&bell->dirty[index / 64], 1ull << (index % 64));
-	oki_bell_wake(bell, eventfd);
+	oki_doorbell_wake(bell, eventfd);
 }
 
 /* Sequentially consistent, for the look between declaring sleep and sleeping. */
-static bool pending(struct okw_bell *bell)
+static bool pending(struct okw_doorbell *bell)
 {
 	for (uint32_t w = 0; w < OKW_DIRTY_WORDS; w++)
 		if (atomic_load(&bell->dirty[w]))
@@ -162,7 +162,7 @@ static bool pending(struct okw_bell *bell)
 	return false;
 }
 
-bool oki_bell_sleep(struct okw_bell *bell)
+bool oki_doorbell_sleep(struct okw_doorbell *bell)
 {
 	atomic_store(&bell->asleep, 1);
 	if (!pending(bell))
@@ -171,7 +171,7 @@ bool oki_bell_sleep(struct okw_bell *bell)
 	return false;
 }
 
-void oki_bell_awake(struct okw_bell *bell)
+void oki_doorbell_awake(struct okw_doorbell *bell)
 {
 	atomic_store(&bell->asleep, 0);
 }

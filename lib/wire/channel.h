@@ -14,8 +14,8 @@ struct oki_channel {
 	struct oki_shm request_shm;
 	int request_fd; /* owned by the creator until sent; -1 with the importer */
 	int control_fd;
-	int engine_bell;  /* eventfd M→E, owned by both sides each */
-	int manager_bell; /* eventfd E→M */
+	int engine_doorbell;  /* eventfd M→E, owned by both sides each */
+	int manager_doorbell; /* eventfd E→M */
 };
 
 /* [M] Create everything for a new session. */
@@ -33,20 +33,20 @@ void oki_channel_fini(struct oki_channel *channel);
  * Announce a change of record index: dirty bit, then the eventfd if the listener sleeps.
  * The state itself must have been stored before.
  */
-void oki_bell_ring(struct okw_bell *bell, int eventfd, uint32_t index);
+void oki_doorbell_ring(struct okw_doorbell *bell, int eventfd, uint32_t index);
 /* As above without a record: wakes the listener to look at side bitmaps. */
-void oki_bell_wake(struct okw_bell *bell, int eventfd);
+void oki_doorbell_wake(struct okw_doorbell *bell, int eventfd);
 
 /* Take all dirty bits of word w. G1: the first look is relaxed; an old zero skips a word that the
  * look between declaring sleep and sleeping finds. */
-static inline uint64_t oki_bell_take(struct okw_bell *bell, uint32_t w)
+static inline uint64_t oki_doorbell_take(struct okw_doorbell *bell, uint32_t w)
 {
 	if (!atomic_load_explicit(&bell->dirty[w], memory_order_relaxed))
 		return 0;
 	return atomic_exchange(&bell->dirty[w], 0);
 }
 /* Declare sleep; true if it may sleep (nothing pending), false if there is work. */
-bool oki_bell_sleep(struct okw_bell *bell);
-void oki_bell_awake(struct okw_bell *bell);
+bool oki_doorbell_sleep(struct okw_doorbell *bell);
+void oki_doorbell_awake(struct okw_doorbell *bell);
 
 #endif

@@ -105,13 +105,13 @@ static_assert(offsetof(struct okw_record, text) == 104, "record layout");
  * asleep; the sleeper sets asleep, then reads dirty again. All four are sequentially consistent.
  * The bits are hints: the records are the authority.
  */
-struct okw_bell {
+struct okw_doorbell {
 	_Atomic uint64_t dirty[OKW_DIRTY_WORDS];
 	_Atomic uint32_t asleep;
 	uint32_t reserved[31];
 };
-static_assert(sizeof(struct okw_bell) == 256, "bell size");
-static_assert(offsetof(struct okw_bell, asleep) == 128, "bell layout");
+static_assert(sizeof(struct okw_doorbell) == 256, "bell size");
+static_assert(offsetof(struct okw_doorbell, asleep) == 128, "bell layout");
 
 /* The grant memfd. Created by M, mapped by both. */
 struct okw_control {
@@ -121,9 +121,10 @@ struct okw_control {
 	uint64_t token;
 	uint32_t slot;
 	uint32_t reserved0[9];
-	struct okw_bell submit; /* E rings, M's dispatcher listens: Submitted, cancel */
-	struct okw_bell retire; /* E rings, M's retire loop listens: consumed, Drained, releases */
-	struct okw_bell engine; /* M rings, E's session thread listens */
+	struct okw_doorbell submit; /* E rings, M's dispatcher listens: Submitted, cancel */
+	struct okw_doorbell
+		retire; /* E rings, M's retire loop listens: consumed, Drained, releases */
+	struct okw_doorbell engine;			 /* M rings, E's session thread listens */
 	_Atomic uint64_t lease_release[OKW_LEASE_WORDS]; /* E sets, M takes: slots forgotten */
 	struct okw_record records[OKW_RECORDS];
 	uint8_t bank[OKW_PLAN_BANK_BYTES]; /* M, while the part is offered and not consumed */

@@ -1,6 +1,6 @@
 /*
  * [B] The bell between two processes: no lost wakeup. Run by run.sh; the code is
- * lib/wire/channel.c, the struct okw_bell in lib/wire/wire.h, the argument G1 in
+ * lib/wire/channel.c, the struct okw_doorbell in lib/wire/wire.h, the argument G1 in
  * doc/memory-ordering.md.
  *
  * Two ringers (two words of the bitset, one listener), each with NEWS changes to announce. The

@@ -31,8 +31,8 @@ static void welcome(struct fake *f, uint32_t serial)
 		.part_bytes = OKW_PART_MAX_BYTES,
 	};
 	kv_ok(oki_channel_create(&f->channel, 11, 22, 0, kv_err));
-	int fds[8] = {f->channel.request_fd, f->channel.control_fd, f->channel.engine_bell,
-		      f->channel.manager_bell};
+	int fds[8] = {f->channel.request_fd, f->channel.control_fd, f->channel.engine_doorbell,
+		      f->channel.manager_doorbell};
 	if (f->welcome)
 		f->welcome(f, serial, &body, fds);
 	else
@@ -57,7 +57,7 @@ void fake_answer(struct fake *f, const struct oki_message *ask)
 
 void fake_ring(struct fake *f, uint32_t i)
 {
-	oki_bell_ring(&f->channel.control->engine, f->channel.engine_bell, i);
+	oki_doorbell_ring(&f->channel.control->engine, f->channel.engine_doorbell, i);
 }
 
 /* Every submitted record goes to the test's own hand. */
@@ -132,7 +132,7 @@ void fake_start(struct fake *f)
 	snprintf(f->path, sizeof(f->path), "%s/fake", f->dir);
 	strcpy(addr.sun_path, f->path);
 	f->channel = (struct oki_channel){
-		.request_fd = -1, .control_fd = -1, .engine_bell = -1, .manager_bell = -1};
+		.request_fd = -1, .control_fd = -1, .engine_doorbell = -1, .manager_doorbell = -1};
 	kv_ok(oki_shm_create("fake-arena", FAKE_ARENA_BYTES, &f->arena, kv_err));
 	ck_assert_int_eq(fstat(f->arena, &st), 0);
 	f->inode = st.st_ino;

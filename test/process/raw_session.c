@@ -203,15 +203,15 @@ struct okw_record *raw_reserve(struct raw *r, uint32_t i)
 
 void raw_ring(struct raw *r, uint32_t i)
 {
-	oki_bell_ring(&r->channel.control->submit, r->channel.manager_bell, i);
-	oki_bell_ring(&r->channel.control->retire, r->channel.manager_bell, i);
+	oki_doorbell_ring(&r->channel.control->submit, r->channel.manager_doorbell, i);
+	oki_doorbell_ring(&r->channel.control->retire, r->channel.manager_doorbell, i);
 }
 
 void raw_announce(struct raw *r, uint32_t i)
 {
 	uint64_t tag = oki_tag_load(raw_record(r, i));
 	oki_move(raw_record(r, i), &tag, OKW_SUBMITTED, OKI_MOVER_ENGINE);
-	oki_bell_ring(&r->channel.control->submit, r->channel.manager_bell, i);
+	oki_doorbell_ring(&r->channel.control->submit, r->channel.manager_doorbell, i);
 }
 
 void raw_submit(struct raw *r, uint32_t i, const void *request, uint32_t bytes, bool fix)

@@ -194,7 +194,7 @@ END_TEST
 
 START_TEST(r8_silent_strangers_make_room)
 {
-	run_evil("strangers", NULL, 0);
+	run_evil("pending_conns", NULL, 0);
 }
 END_TEST
 
@@ -363,10 +363,14 @@ END_TEST
 int main(int argc, char **argv)
 {
 	const struct child_role roles[] = {
-		{"honest", role_honest},       {"hellos", role_hellos},
-		{"strangers", role_strangers}, {"registrations", role_registrations},
-		{"binds", role_binds},	       {"never_reads", role_never_reads},
-		{"extents", role_extents},     {"requests", role_requests},
+		{"honest", role_honest},
+		{"hellos", role_hellos},
+		{"pending_conns", role_strangers},
+		{"registrations", role_registrations},
+		{"binds", role_binds},
+		{"never_reads", role_never_reads},
+		{"extents", role_extents},
+		{"requests", role_requests},
 	};
 	int rc = child_main(argc, argv, roles, sizeof(roles) / sizeof(roles[0]));
 	if (rc >= 0)

@@ -310,7 +310,7 @@ static void flood_bells(struct raw *r, uint64_t *seed)
 	atomic_store(&c->submit.asleep, raw_random(seed));
 	atomic_store(&c->retire.asleep, raw_random(seed));
 	atomic_store(&c->engine.asleep, 1);
-	ck_assert_int_eq(write(r->channel.manager_bell, &one, sizeof(one)), sizeof(one));
+	ck_assert_int_eq(write(r->channel.manager_doorbell, &one, sizeof(one)), sizeof(one));
 }
 
 START_TEST(role_floods)

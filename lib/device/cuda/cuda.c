@@ -224,7 +224,7 @@ static int cuda_pin(struct oki_device *device, void *base, uint64_t bytes, bool 
 	int rc = oki_cuda_pin(device, base, bytes, read_only, err);
 	if (rc < 0)
 		return rc;
-	rc = oki_cuda_reach_add(device, base, bytes, err);
+	rc = oki_cuda_mapping_add(device, base, bytes, err);
 	if (rc < 0)
 		oki_cuda_unpin(base);
 	return rc;
@@ -232,7 +232,7 @@ static int cuda_pin(struct oki_device *device, void *base, uint64_t bytes, bool 
 
 static void cuda_unpin(struct oki_device *device, void *base)
 {
-	oki_cuda_reach_remove(device, base);
+	oki_cuda_mapping_remove(device, base);
 	oki_cuda_unpin(base);
 }
 
@@ -330,7 +330,7 @@ static int cuda_copy(struct oki_stream *stream, enum oki_direction direction,
 	if (result != CUDA_SUCCESS)
 		return oki_cuda_fail(err, OKV_E_COPY, OKV_STAGE_SUBMIT, api, result,
 				     "GPU %d cannot be used", stream->device->index);
-	int rc = oki_cuda_ways_copy(stream, direction, layers, layer_count, err);
+	int rc = oki_cuda_submit(stream, direction, layers, layer_count, err);
 	oki_cuda_leave(&scope);
 	return rc;
 }

@@ -16,7 +16,7 @@
 #define OKI_CUDA_SHORT_BYTES (4u << 20)
 
 /* Pinned host memory, one registration, and what the GPU must add to its addresses. */
-struct oki_cuda_reach {
+struct oki_cuda_mapping {
 	uint8_t *base;
 	uint64_t bytes;
 	uint64_t shift;
@@ -56,9 +56,9 @@ struct oki_device {
 	uint32_t sms;
 	int priority; /* of our streams: the highest */
 	CUmodule module;
-	CUfunction gather[3];	      /* for 8, 16 and 32 lanes; NULL: no kernel */
-	double link[2];		      /* by direction: bytes per ns of one long copy */
-	struct oki_cuda_reach *reach; /* owned; changed only while nothing is copied */
+	CUfunction gather[3];		/* for 8, 16 and 32 lanes; NULL: no kernel */
+	double link[2];			/* by direction: bytes per ns of one long copy */
+	struct oki_cuda_mapping *reach; /* owned; changed only while nothing is copied */
 	uint32_t reach_count;
 	bool in_pieces;	    /* some arena in reach has several */
 	uint64_t pin_limit; /* longest registration; what is longer goes in pieces */
@@ -114,15 +114,16 @@ struct oki_cuda_pending {
 };
 
 /*
- * `stream` has what an operation starts with, copies by engines, every other kernel, and marks as
- * long as nothing is in the other ones. These start after a point in it (fork), or wait for its
- * kernels: side     layer events of a kernel, each behind a wait for the layer's counter, so that
- * one kernel copies many layers and each is ready as soon as it can be; and marks behind all, for
- * which no kernel needs to wait; lane     the other kernels. Each one starts when the one before it
- * has begun its last pieces, or at once if that is a short one, so that a model's blocks never get
- * the SMs between two of them, and when the one before that has ended, so that never three are
- * there. A GPU has few queues for the streams of a process, 8 unless it is told otherwise, and a
- * stream that waits keeps one from all others: an operation takes three at most.
+ * `stream` has what an operation starts with, copies by engines, every other kernel, and
+ * marks as long as nothing is in the other ones. These start after a point in it (fork), or
+ * wait for its kernels: side     layer events of a kernel, each behind a wait for the layer's
+ * counter, so that one kernel copies many layers and each is ready as soon as it can be; and
+ * marks behind all, for which no kernel needs to wait; lane     the other kernels. Each one
+ * starts when the one before it has begun its last pieces, or at once if that is a short one, so
+ * that a model's blocks never get the SMs between two of them, and when the one before that has
+ * ended, so that never three are there. A GPU has few queues for the streams of a process, 8 unless
+ * it is told otherwise, and a stream that waits keeps one from all others: an operation takes three
+ * at most.
  */
 struct oki_stream {
 	struct oki_device *device;
@@ -187,12 +188,13 @@ struct oki_cuda_span {
 /* The widest one around host. One operation of a copy engine must not leave it. */
 void oki_cuda_span(const void *host, struct oki_cuda_span *ret_span);
 /* Pinned memory into the device's reach, an entry for each piece, and out of it. */
-int oki_cuda_reach_add(struct oki_device *device, uint8_t *base, uint64_t bytes,
-		       struct okv_error *err);
-void oki_cuda_reach_remove(struct oki_device *device, const void *base);
+int oki_cuda_mapping_add(struct oki_device *device, uint8_t *base, uint64_t bytes,
+			 struct okv_error *err);
+void oki_cuda_mapping_remove(struct oki_device *device, const void *base);
 /* Do these bytes of an arena lie in more than one registration? Then one shift of the device's
  * reach does not hold for them. */
-bool oki_cuda_straddles(const struct oki_device *device, const uint8_t *host, uint64_t bytes);
+bool oki_cuda_crosses_registration(const struct oki_device *device, const uint8_t *host,
+				   uint64_t bytes);
 
 /* Is [base, base + bytes) one allocation of this GPU, all mapped? Keeps it in mind. Inside a scope.
  */
@@ -364,13 +366,14 @@ CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *pl
 			     const struct oki_cuda_table **ret_table);
 /* Does a block, up to these layers, lie in two pieces of an arena? The GPU may see those at
  * unrelated places, and the kernel is told one. */
-bool oki_cuda_plan_straddles(const struct oki_device *device, struct oki_cuda_plan *plan,
-			     const struct oki_layer_map *const *maps, uint32_t map_count);
+bool oki_cuda_plan_crosses_registration(const struct oki_device *device, struct oki_cuda_plan *plan,
+					const struct oki_layer_map *const *maps,
+					uint32_t map_count);
 
 /* Queue layers by the ways that suit them, as device.h says. Inside a scope. */
-int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
-		       const struct oki_layer_copy *layers, uint32_t layer_count,
-		       struct okv_error *err);
+int oki_cuda_submit(struct oki_stream *stream, enum oki_direction direction,
+		    const struct oki_layer_copy *layers, uint32_t layer_count,
+		    struct okv_error *err);
 
 /* Room for tables, before the first copy needs it, and its end. */
 CUresult oki_cuda_chunks_init(struct oki_stream *stream);

@@ -114,14 +114,14 @@ uint64_t oki_cuda_table_rows(const struct oki_run *runs, uint32_t run_count)
 }
 
 /* A run lies in one arena, and neighbours mostly in the same; a block in one piece of it. */
-static const struct oki_cuda_reach *reach_of(const struct oki_device *device, const uint8_t *host,
-					     const struct oki_cuda_reach *last)
+static const struct oki_cuda_mapping *reach_of(const struct oki_device *device, const uint8_t *host,
+					       const struct oki_cuda_mapping *last)
 {
-	static const struct oki_cuda_reach straight;
+	static const struct oki_cuda_mapping straight;
 	if (last && (uintptr_t)host - (uintptr_t)last->base < last->bytes)
 		return last;
 	for (uint32_t i = 0; i < device->reach_count; i++) {
-		const struct oki_cuda_reach *reach = &device->reach[i];
+		const struct oki_cuda_mapping *reach = &device->reach[i];
 		if (host >= reach->base && host < reach->base + reach->bytes)
 			return reach;
 	}
@@ -155,7 +155,7 @@ static void fill_plain(const struct oki_run *run, uint64_t shift, const struct o
 
 /* Any run; every block may lie in another piece of the arena. Returns the place behind. */
 static struct oki_gather_row *fill_any(const struct oki_device *device, const struct oki_run *run,
-				       const struct oki_cuda_reach *reach,
+				       const struct oki_cuda_mapping *reach,
 				       struct oki_gather_row *rows)
 {
 	for (uint32_t o = 0; o < run->blocks; o++) {
@@ -176,7 +176,7 @@ void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *
 			 uint32_t run_count, uint64_t row_count, struct oki_gather_row *ret_rows)
 {
 	const struct oki_gather_row *end = ret_rows + row_count;
-	const struct oki_cuda_reach *reach = NULL;
+	const struct oki_cuda_mapping *reach = NULL;
 	for (uint32_t i = 0; i < run_count; i++) {
 		const struct oki_run *run = &runs[i];
 		reach = reach_of(device, run->host, reach);

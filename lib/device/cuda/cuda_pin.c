@@ -288,11 +288,11 @@ static void look_for_pieces(struct oki_device *device)
 		device->in_pieces |= device->reach[i].pieces > 1;
 }
 
-int oki_cuda_reach_add(struct oki_device *device, uint8_t *base, uint64_t bytes,
-		       struct okv_error *err)
+int oki_cuda_mapping_add(struct oki_device *device, uint8_t *base, uint64_t bytes,
+			 struct okv_error *err)
 {
 	uint32_t pieces = count_pieces(base, bytes);
-	struct oki_cuda_reach *reach =
+	struct oki_cuda_mapping *reach =
 		realloc(device->reach, (device->reach_count + pieces) * sizeof(*reach));
 	if (!reach)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_IMPORT, "no memory to pin an arena");
@@ -300,7 +300,7 @@ int oki_cuda_reach_add(struct oki_device *device, uint8_t *base, uint64_t bytes,
 	reach += device->reach_count;
 	uint64_t at = 0;
 	for (uint32_t i = 0; i < pieces; i++) {
-		reach[i] = (struct oki_cuda_reach){
+		reach[i] = (struct oki_cuda_mapping){
 			.base = base + at,
 			.bytes = piece_at(base + at, bytes - at),
 			.pieces = i == 0 ? pieces : 0,
@@ -317,9 +317,9 @@ int oki_cuda_reach_add(struct oki_device *device, uint8_t *base, uint64_t bytes,
 	return 0;
 }
 
-void oki_cuda_reach_remove(struct oki_device *device, const void *base)
+void oki_cuda_mapping_remove(struct oki_device *device, const void *base)
 {
-	struct oki_cuda_reach *reach = device->reach;
+	struct oki_cuda_mapping *reach = device->reach;
 	uint32_t i = 0;
 	while (i < device->reach_count && !(reach[i].base == base && reach[i].pieces))
 		i++;
@@ -331,7 +331,8 @@ void oki_cuda_reach_remove(struct oki_device *device, const void *base)
 	look_for_pieces(device);
 }
 
-bool oki_cuda_straddles(const struct oki_device *device, const uint8_t *host, uint64_t bytes)
+bool oki_cuda_crosses_registration(const struct oki_device *device, const uint8_t *host,
+				   uint64_t bytes)
 {
 	struct oki_cuda_span span;
 	if (!device->in_pieces)

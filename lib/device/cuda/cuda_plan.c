@@ -20,8 +20,8 @@ struct oki_cuda_plan {
 	uint64_t rows;
 	bool joinable;	      /* all runs are */
 	uint64_t block_pages; /* of the longest one; 0: nobody asked */
-	uint64_t sound_to;    /* so many bytes of any block lie in one piece of an arena */
-	uint64_t cut_from;    /* so many of some block do not */
+	uint64_t whole_below; /* so many bytes of any block lie in one piece of an arena */
+	uint64_t split_from;  /* so many of some block do not */
 	struct oki_cuda_table table;
 	struct oki_gather_row few[OKI_GATHER_INLINE_ROWS];
 };
@@ -72,7 +72,7 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 		return NULL;
 	plan->runs = runs;
 	plan->run_count = run_count;
-	plan->cut_from = UINT64_MAX;
+	plan->split_from = UINT64_MAX;
 	count_runs(plan);
 	/* Another part of the operation, or another one: what was queued before may be of the same
 	 * layers, so the next kernel follows all of that. */
@@ -175,23 +175,23 @@ static bool has_cut_block(const struct oki_device *device, const struct oki_cuda
 {
 	for (uint32_t i = 0; i < plan->run_count; i++)
 		for (uint32_t o = 0; o < plan->runs[i].blocks; o++)
-			if (oki_cuda_straddles(
+			if (oki_cuda_crosses_registration(
 				    device, plan->runs[i].host + o * plan->runs[i].host_pitch, end))
 				return true;
 	return false;
 }
 
-bool oki_cuda_plan_straddles(const struct oki_device *device, struct oki_cuda_plan *plan,
-			     const struct oki_layer_map *const *maps, uint32_t map_count)
+bool oki_cuda_plan_crosses_registration(const struct oki_device *device, struct oki_cuda_plan *plan,
+					const struct oki_layer_map *const *maps, uint32_t map_count)
 {
 	if (!device->in_pieces)
 		return false;
 	uint64_t end = block_end(plan, maps, map_count);
-	if (end > plan->sound_to && end < plan->cut_from) {
+	if (end > plan->whole_below && end < plan->split_from) {
 		if (has_cut_block(device, plan, end))
-			plan->cut_from = end;
+			plan->split_from = end;
 		else
-			plan->sound_to = end;
+			plan->whole_below = end;
 	}
-	return end >= plan->cut_from;
+	return end >= plan->split_from;
 }

@@ -308,7 +308,7 @@ static bool kernel_can(const struct job *j)
 		if (!group->plan || group->rows > OKI_CUDA_ROWS_MAX)
 			return false;
 		uint32_t count = layers_of(j, g, 0, j->layer_count, maps);
-		if (oki_cuda_plan_straddles(j->stream->device, group->plan, maps, count))
+		if (oki_cuda_plan_crosses_registration(j->stream->device, group->plan, maps, count))
 			return false;
 	}
 	return true;
@@ -359,9 +359,9 @@ static void choose(const struct job *j)
 	stream->chosen = true;
 }
 
-int oki_cuda_ways_copy(struct oki_stream *stream, enum oki_direction direction,
-		       const struct oki_layer_copy *layers, uint32_t layer_count,
-		       struct okv_error *err)
+int oki_cuda_submit(struct oki_stream *stream, enum oki_direction direction,
+		    const struct oki_layer_copy *layers, uint32_t layer_count,
+		    struct okv_error *err)
 {
 	struct job j = {
 		.stream = stream,

@@ -167,7 +167,8 @@ START_TEST(long_rows)
 }
 END_TEST
 
-/* When mark k is complete, the copies before it are done, and so are all earlier marks. */
+/* When mark k is complete, the copies before it are done, and so are all earlier marks.
+ */
 START_TEST(marks_follow_their_copies)
 {
 	enum { LAYERS = 24 };

@@ -23,9 +23,9 @@ static void setup(void)
 static void learn(uint64_t bytes, uint64_t us)
 {
 	struct oki_transfer past = {.bytes = bytes};
-	oki_pace_started(&past, 5000 * US);
+	oki_poll_started(&past, 5000 * US);
 	past.looked_ns = (5000 + us) * US;
-	oki_pace_ended(&w, &past, (5001 + us) * US);
+	oki_poll_ended(&w, &past, (5001 + us) * US);
 }
 
 /* What the thread does about one that takes us, its sleeps `wake` us too long. Returns us until it
@@ -35,28 +35,28 @@ static uint64_t transfer(uint64_t bytes, uint64_t us, uint64_t spin_us, uint64_t
 	const uint64_t start = 1000000 * US;
 	uint64_t now = start + 10 * US;
 	t = (struct oki_transfer){.phase = OKI_PHASE_DRAIN, .bytes = bytes, .fenced = t.fenced};
-	oki_pace_started(&t, start);
-	oki_pace_submitted(&w, &t, now);
+	oki_poll_started(&t, start);
+	oki_poll_submitted(&w, &t, now);
 	while (now < start + us * US) {
 		t.looked_ns = now;
-		if (oki_pace_spins(&w, now, start, spin_us * US)) {
+		if (oki_poll_spins(&w, now, start, spin_us * US)) {
 			now += US;
 		} else {
-			uint64_t next = oki_pace_next(&w, now);
+			uint64_t next = oki_poll_next(&w, now);
 			ck_assert_uint_gt(next, now);
 			now = next + wake * US;
 		}
 	}
-	oki_pace_ended(&w, &t, now);
+	oki_poll_ended(&w, &t, now);
 	return (now - start) / US;
 }
 
 static void submit(uint64_t started_us)
 {
 	t.started_ns = t.expected_ns = t.looked_ns = 0;
-	oki_pace_started(&t, started_us * US);
-	oki_pace_started(&t, (started_us + 40) * US); /* a later part */
-	oki_pace_submitted(&w, &t, (started_us + 40) * US);
+	oki_poll_started(&t, started_us * US);
+	oki_poll_started(&t, (started_us + 40) * US); /* a later part */
+	oki_poll_submitted(&w, &t, (started_us + 40) * US);
 }
 
 START_TEST(an_end_is_awaited_when_it_is_due)
@@ -64,15 +64,15 @@ START_TEST(an_end_is_awaited_when_it_is_due)
 	learn(4 * MIB, 100);
 	submit(1000); /* due at 1,100 us */
 	/* Asleep until just before. */
-	ck_assert(!oki_pace_spins(&w, 1055 * US, 1000 * US, 50 * US));
-	ck_assert_uint_eq(oki_pace_next(&w, 1055 * US), 1070 * US);
-	ck_assert(oki_pace_spins(&w, 1070 * US, 1000 * US, 50 * US));
-	ck_assert(oki_pace_spins(&w, 1149 * US, 1000 * US, 50 * US));
+	ck_assert(!oki_poll_spins(&w, 1055 * US, 1000 * US, 50 * US));
+	ck_assert_uint_eq(oki_poll_next(&w, 1055 * US), 1070 * US);
+	ck_assert(oki_poll_spins(&w, 1070 * US, 1000 * US, 50 * US));
+	ck_assert(oki_poll_spins(&w, 1149 * US, 1000 * US, 50 * US));
 	/* Later than ever: now and then. */
-	ck_assert(!oki_pace_spins(&w, 1150 * US, 1000 * US, 50 * US));
-	ck_assert_uint_eq(oki_pace_next(&w, 1150 * US), 1200 * US);
+	ck_assert(!oki_poll_spins(&w, 1150 * US, 1000 * US, 50 * US));
+	ck_assert_uint_eq(oki_poll_next(&w, 1150 * US), 1200 * US);
 	/* Who must not spin does not. */
-	ck_assert(!oki_pace_spins(&w, 1090 * US, 1000 * US, 0));
+	ck_assert(!oki_poll_spins(&w, 1090 * US, 1000 * US, 0));
 }
 END_TEST
 
@@ -95,12 +95,12 @@ START_TEST(nothing_is_expected_too_late)
 	ck_assert_uint_eq(t.expected_ns, 1080 * US);
 	/* What had ended before anybody looked says nothing. */
 	struct oki_transfer unseen = {.bytes = 4 * MIB};
-	oki_pace_started(&unseen, 5000 * US);
-	oki_pace_ended(&w, &unseen, 5001 * US);
+	oki_poll_started(&unseen, 5000 * US);
+	oki_poll_ended(&w, &unseen, 5001 * US);
 	submit(1000);
 	ck_assert_uint_eq(t.expected_ns, 1080 * US);
 	setup();
-	oki_pace_ended(&w, &unseen, 5001 * US);
+	oki_poll_ended(&w, &unseen, 5001 * US);
 	submit(1000);
 	ck_assert_uint_eq(t.expected_ns, 0);
 }
@@ -222,8 +222,8 @@ START_TEST(a_long_one_is_looked_at_a_few_times)
 	submit(1000);
 	uint64_t now = 1050 * US;
 	uint32_t looks = 0;
-	while (!oki_pace_spins(&w, now, 900 * US, 50 * US)) {
-		now = oki_pace_next(&w, now);
+	while (!oki_poll_spins(&w, now, 900 * US, 50 * US)) {
+		now = oki_poll_next(&w, now);
 		looks++;
 	}
 	ck_assert_uint_le(looks, 14);
@@ -232,8 +232,8 @@ START_TEST(a_long_one_is_looked_at_a_few_times)
 	learn(4 * MIB, 2000000);
 	t.bytes = 4 * MIB;
 	submit(1000);
-	oki_pace_submitted(&w, &t, 1000000 * US);
-	ck_assert_uint_eq(oki_pace_next(&w, 1000010 * US), 1000060 * US);
+	oki_poll_submitted(&w, &t, 1000000 * US);
+	ck_assert_uint_eq(oki_poll_next(&w, 1000010 * US), 1000060 * US);
 }
 END_TEST
 
@@ -246,13 +246,13 @@ START_TEST(nothing_is_expected_without_reason)
 	submit(1000);
 	ck_assert_uint_eq(t.expected_ns, 0); /* goes on as its pieces end */
 	/* Soon: these are its last pieces. */
-	ck_assert_uint_gt(oki_pace_next(&w, 2000 * US), 2000 * US);
-	ck_assert_uint_lt(oki_pace_next(&w, 2000 * US), 2050 * US);
+	ck_assert_uint_gt(oki_poll_next(&w, 2000 * US), 2000 * US);
+	ck_assert_uint_lt(oki_poll_next(&w, 2000 * US), 2050 * US);
 	t.pieces.marks[0] = NULL;
 	ops.has_callbacks = true;
 	submit(1000);
 	ck_assert_uint_eq(t.expected_ns, 0);
-	ck_assert_uint_eq(oki_pace_next(&w, 2000 * US), UINT64_MAX);
+	ck_assert_uint_eq(oki_poll_next(&w, 2000 * US), UINT64_MAX);
 }
 END_TEST
 
@@ -276,21 +276,21 @@ START_TEST(a_piece_tells_when_the_last_one_ends)
 				       .filling = 1,
 				       .bytes = 16 * MIB};
 	submit(1000);
-	oki_pace_looked(&w, &t, 1100 * US);
-	oki_pace_looked(&w, &t, 2200 * US);
+	oki_poll_looked(&w, &t, 1100 * US);
+	oki_poll_looked(&w, &t, 2200 * US);
 	ck_assert_uint_eq(t.expected_ns, 0);
-	ck_assert(!oki_pace_is_soon(&t, 2200 * US));
+	ck_assert(!oki_poll_is_soon(&t, 2200 * US));
 	/* By the last look that found it on its way: no later than it will. */
 	mark_state = 1;
-	oki_pace_looked(&w, &t, 2220 * US);
+	oki_poll_looked(&w, &t, 2220 * US);
 	ck_assert_uint_eq(t.expected_ns, 2500 * US);
-	ck_assert(!oki_pace_is_soon(&t, 2439 * US));
-	ck_assert(oki_pace_is_soon(&t, 2440 * US));
-	ck_assert(!oki_pace_spins(&w, 2440 * US, 2220 * US, 50 * US));
-	ck_assert_uint_eq(oki_pace_next(&w, 2440 * US), 2470 * US);
-	ck_assert(oki_pace_spins(&w, 2470 * US, 2220 * US, 50 * US));
+	ck_assert(!oki_poll_is_soon(&t, 2439 * US));
+	ck_assert(oki_poll_is_soon(&t, 2440 * US));
+	ck_assert(!oki_poll_spins(&w, 2440 * US, 2220 * US, 50 * US));
+	ck_assert_uint_eq(oki_poll_next(&w, 2440 * US), 2470 * US);
+	ck_assert(oki_poll_spins(&w, 2470 * US, 2220 * US, 50 * US));
 	/* Once. */
-	oki_pace_looked(&w, &t, 2480 * US);
+	oki_poll_looked(&w, &t, 2480 * US);
 	ck_assert_uint_eq(t.expected_ns, 2500 * US);
 }
 END_TEST
@@ -309,7 +309,7 @@ START_TEST(a_piece_may_tell_nothing)
 		t.fenced = fenced;
 		submit(1000);
 		t.looked_ns = fenced ? 2000 * US : 0;
-		oki_pace_looked(&w, &t, 2220 * US);
+		oki_poll_looked(&w, &t, 2220 * US);
 		ck_assert_uint_eq(t.expected_ns, 0);
 	}
 }
@@ -319,12 +319,12 @@ END_TEST
 START_TEST(a_claim_is_awaited_longer)
 {
 	t.phase = OKI_PHASE_CLAIM;
-	ck_assert(oki_pace_spins(&w, 1199 * US, 1000 * US, 50 * US));
-	ck_assert(!oki_pace_spins(&w, 1200 * US, 1000 * US, 50 * US));
-	ck_assert_uint_eq(oki_pace_next(&w, 1200 * US), UINT64_MAX);
+	ck_assert(oki_poll_spins(&w, 1199 * US, 1000 * US, 50 * US));
+	ck_assert(!oki_poll_spins(&w, 1200 * US, 1000 * US, 50 * US));
+	ck_assert_uint_eq(oki_poll_next(&w, 1200 * US), UINT64_MAX);
 	w.active = NULL;
-	ck_assert(!oki_pace_spins(&w, 1100 * US, 1000 * US, 50 * US));
-	ck_assert_uint_eq(oki_pace_next(&w, 1100 * US), UINT64_MAX);
+	ck_assert(!oki_poll_spins(&w, 1100 * US, 1000 * US, 50 * US));
+	ck_assert_uint_eq(oki_poll_next(&w, 1100 * US), UINT64_MAX);
 }
 END_TEST
 
@@ -334,11 +334,11 @@ START_TEST(a_seal_is_awaited_longer)
 	w.active = NULL;
 	w.settling = &t;
 	t.direction = OKI_TO_BLOCKS;
-	ck_assert(oki_pace_spins(&w, 1199 * US, 1000 * US, 50 * US));
-	ck_assert(!oki_pace_spins(&w, 1200 * US, 1000 * US, 50 * US));
-	ck_assert(!oki_pace_spins(&w, 1100 * US, 1000 * US, 0));
+	ck_assert(oki_poll_spins(&w, 1199 * US, 1000 * US, 50 * US));
+	ck_assert(!oki_poll_spins(&w, 1200 * US, 1000 * US, 50 * US));
+	ck_assert(!oki_poll_spins(&w, 1100 * US, 1000 * US, 0));
 	t.direction = OKI_TO_PAGES;
-	ck_assert(!oki_pace_spins(&w, 1050 * US, 1000 * US, 50 * US));
+	ck_assert(!oki_poll_spins(&w, 1050 * US, 1000 * US, 50 * US));
 }
 END_TEST
 

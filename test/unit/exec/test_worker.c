@@ -202,7 +202,7 @@ static void run(struct oki_transfer *t)
 /* When it last found copies on their way, so that the next transfer is looked at in time. */
 START_TEST(a_worker_learns_when_copies_end)
 {
-	const struct oki_pace *pace = &worker->paces[OKI_TO_PAGES][1];
+	const struct oki_poll_times *times = &worker->poll_times[OKI_TO_PAGES][1];
 	uint64_t start = oki_now_ns();
 	struct oki_transfer first = {0}, second = {0};
 	run(&first);
@@ -211,8 +211,8 @@ START_TEST(a_worker_learns_when_copies_end)
 	ck_assert_uint_gt(first.looked_ns, first.submitted_ns);
 	ck_assert_uint_le(first.looked_ns, oki_now_ns());
 	ck_assert_uint_eq(first.expected_ns, 0);
-	ck_assert_uint_gt(pace->due_ns, 0);
-	ck_assert_uint_ge(pace->seen_ns, pace->due_ns);
+	ck_assert_uint_gt(times->due_ns, 0);
+	ck_assert_uint_ge(times->seen_ns, times->due_ns);
 	/* Who knows nothing tells nothing. */
 	ck_assert_int_eq(told_soon, 0);
 	run(&second);
@@ -226,7 +226,7 @@ START_TEST(a_worker_learns_nothing_of_fences)
 {
 	struct oki_transfer t = {.fenced = true};
 	run(&t);
-	ck_assert_uint_eq(worker->paces[OKI_TO_PAGES][1].seen_ns, 0);
+	ck_assert_uint_eq(worker->poll_times[OKI_TO_PAGES][1].seen_ns, 0);
 }
 END_TEST
 

@@ -1,4 +1,4 @@
-/* [M] Leases: shares, time, knowers, slots, and how much they may pin. */
+/* [M] Leases: shares, time, holders, slots, and how much they may pin. */
 #include "index_fixture.h"
 #include "support/suite.h"
 

@@ -155,10 +155,11 @@ static inline int fake_simple(struct fake *e, uint32_t kind, const void *body, u
 
 static inline void fake_init(struct fake *e, int sock)
 {
-	*e = (struct fake){
-		.sock = sock,
-		.channel = {
-			.request_fd = -1, .control_fd = -1, .engine_bell = -1, .manager_bell = -1}};
+	*e = (struct fake){.sock = sock,
+			   .channel = {.request_fd = -1,
+				       .control_fd = -1,
+				       .engine_doorbell = -1,
+				       .manager_doorbell = -1}};
 }
 
 static inline void fake_attach(struct fake *e, struct fixture *f)
@@ -272,7 +273,7 @@ static inline uint32_t state_of(struct fake *e, uint32_t i)
 /* Sleep on the bell until the record's state is one of the mask's. */
 static inline uint32_t wait_state(struct fake *e, uint32_t i, uint32_t mask)
 {
-	struct okw_bell *bell = &e->channel.control->engine;
+	struct okw_doorbell *bell = &e->channel.control->engine;
 	uint64_t deadline = oki_deadline_ns(PATIENCE_MS);
 	for (;;) {
 		uint32_t state = state_of(e, i);
@@ -282,16 +283,16 @@ static inline uint32_t wait_state(struct fake *e, uint32_t i, uint32_t mask)
 			ck_abort_msg("record %u stays %s: %s", i, oki_state_name(state),
 				     rec(e, i)->text);
 		for (uint32_t w = 0; w < OKW_DIRTY_WORDS; w++)
-			oki_bell_take(bell, w);
-		if (mask & 1u << state_of(e, i) || !oki_bell_sleep(bell))
+			oki_doorbell_take(bell, w);
+		if (mask & 1u << state_of(e, i) || !oki_doorbell_sleep(bell))
 			continue;
 		if (!(mask & 1u << state_of(e, i))) {
-			struct pollfd p = {.fd = e->channel.engine_bell, .events = POLLIN};
+			struct pollfd p = {.fd = e->channel.engine_doorbell, .events = POLLIN};
 			uint64_t count;
 			if (poll(&p, 1, PATIENCE_MS) == 1)
 				ck_assert(read(p.fd, &count, sizeof(count)) == sizeof(count));
 		}
-		oki_bell_awake(bell);
+		oki_doorbell_awake(bell);
 	}
 }
 
@@ -371,7 +372,7 @@ static inline void submit_raw(struct fake *e, uint32_t i, struct request *r, boo
 	free(r->body);
 	ck_assert(oki_move(record, &tag, OKW_SUBMITTED, OKI_MOVER_ENGINE));
 	if (ring)
-		oki_bell_ring(&e->channel.control->submit, e->channel.manager_bell, i);
+		oki_doorbell_ring(&e->channel.control->submit, e->channel.manager_doorbell, i);
 }
 
 static inline void submit(struct fake *e, uint32_t i, struct request *r)
@@ -452,7 +453,7 @@ static inline void claim(struct fake *e, uint32_t i)
 
 static inline void ring_retire(struct fake *e, uint32_t i)
 {
-	oki_bell_ring(&e->channel.control->retire, e->channel.manager_bell, i);
+	oki_doorbell_ring(&e->channel.control->retire, e->channel.manager_doorbell, i);
 }
 
 /* Claim the next part, copy it out, say consumed. Returns its entries, owned. */
@@ -515,7 +516,7 @@ static inline void do_publish(struct fake *e, uint64_t first_key, uint32_t count
 static inline void cancel(struct fake *e, uint32_t i)
 {
 	atomic_fetch_or(&rec(e, i)->engine_flags, OKW_ENGINE_CANCEL);
-	oki_bell_ring(&e->channel.control->submit, e->channel.manager_bell, i);
+	oki_doorbell_ring(&e->channel.control->submit, e->channel.manager_doorbell, i);
 }
 
 /* The Manager hung up on this one. */

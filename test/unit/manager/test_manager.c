@@ -130,7 +130,7 @@ START_TEST(a_released_lease_ends_after_what_was_submitted_before)
 	atomic_fetch_or(&control->submit.dirty[0], 1ull << 3);
 	atomic_fetch_or(&control->lease_release[hit.lease_slot / 64],
 			1ull << (hit.lease_slot % 64));
-	oki_bell_wake(&control->retire, e.channel.manager_bell);
+	oki_doorbell_wake(&control->retire, e.channel.manager_doorbell);
 	run_to_end(&e, 3, 0);
 	WAIT_STATUS(&f, leases, 0);
 	ck_assert_uint_eq(fixture_status(&f).bytes_pinned, 0);
@@ -487,13 +487,13 @@ START_TEST(a_spinning_engine_gets_no_bell)
 {
 	struct request r;
 	setup();
-	struct okw_bell *bell = &e.channel.control->engine;
+	struct okw_doorbell *bell = &e.channel.control->engine;
 	request_init(&r, &e, OKW_OP_LOOKUP);
 	request_group(&r, 0, 0, 1, 8);
 	request_keys(&r, 1, 1);
 	submit_raw(&e, 4, &r, false);
 	atomic_store(&rec(&e, 4)->engine_flags, OKW_ENGINE_SPINNING);
-	oki_bell_ring(&e.channel.control->submit, e.channel.manager_bell, 4);
+	oki_doorbell_ring(&e.channel.control->submit, e.channel.manager_doorbell, 4);
 	while (state_of(&e, 4) != OKW_DONE)
 		sched_yield();
 	free_record(&e, 4);

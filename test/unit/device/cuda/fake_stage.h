@@ -67,8 +67,8 @@ static inline void stage_copy_layers(struct stage *s, enum oki_direction directi
 				     const struct oki_layer_copy *layers, uint32_t count)
 {
 	for (uint32_t done = 0; done < count;) {
-		int taken = oki_cuda_ways_copy(&s->stream, direction, layers + done, count - done,
-					       NULL);
+		int taken =
+			oki_cuda_submit(&s->stream, direction, layers + done, count - done, NULL);
 		ck_assert_int_ge(taken, 1);
 		done += (uint32_t)taken;
 		ck_assert_uint_le(done, count);

@@ -454,8 +454,8 @@ static uint32_t event_number(CUevent event)
 	return (uint32_t)number;
 }
 
-/* Whoever waits for it finds all bytes of the layer. It is a step of its own: a mark that covers
- * everything comes behind it. */
+/* Whoever waits for it finds all bytes of the layer. It is a step of its own: a mark that
+ * covers everything comes behind it. */
 static void record_layer(uint32_t layer, CUstream stream)
 {
 	uint32_t missing = past_lacks(past_of(stream), &model.copies[layer], 0);

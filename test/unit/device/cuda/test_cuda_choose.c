@@ -271,17 +271,17 @@ START_TEST(own_copies_are_not_ahead)
 	struct stage s;
 	struct mixed m;
 	mixed_open(&m, &s, OKV_COPY_AUTO, 1, rows, 1);
-	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
+	ck_assert_int_eq(oki_cuda_submit(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
 	ck_assert(!s.stream.by_kernel);
 	/* The next piece chooses anew: copy engines have this operation's copies alone. */
 	stage_mark(&s);
 	ck_assert_uint_gt(atomic_load(&s.device.copying[OKI_TO_PAGES]), 0);
-	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + 1, 1, NULL), 1);
+	ck_assert_int_eq(oki_cuda_submit(&s.stream, OKI_TO_PAGES, m.layers + 1, 1, NULL), 1);
 	ck_assert(!s.stream.by_kernel);
 	/* And now somebody's. */
 	stage_mark(&s);
 	atomic_fetch_add(&s.device.copying[OKI_TO_PAGES], MIB(256));
-	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + 2, 1, NULL), 1);
+	ck_assert_int_eq(oki_cuda_submit(&s.stream, OKI_TO_PAGES, m.layers + 2, 1, NULL), 1);
 	ck_assert(s.stream.by_kernel);
 	mixed_close(&m, &s);
 }
@@ -306,8 +306,7 @@ START_TEST(busy_engines_count_by_direction)
 		atomic_store(&s.device.copying[!d], 0);
 		ck_assert(kernel_has(&s, m.layers, 1) == (d == OKI_TO_PAGES));
 		oki_cuda_plans_forget(&s.stream);
-		ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_BLOCKS, m.layers, 1, NULL),
-				 1);
+		ck_assert_int_eq(oki_cuda_submit(&s.stream, OKI_TO_BLOCKS, m.layers, 1, NULL), 1);
 		ck_assert(s.stream.by_kernel == (d == OKI_TO_BLOCKS));
 	}
 	mixed_close(&m, &s);

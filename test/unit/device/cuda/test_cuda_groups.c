@@ -73,8 +73,8 @@ START_TEST(stretches_by_bytes)
 		stage_counters(&s);
 	mixed_init(&m, stretches[set].groups, stretches[set].rows, 0);
 	for (uint32_t n = 0; done < LAYERS; n++) {
-		int taken = oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + done,
-					       LAYERS - done, NULL);
+		int taken = oki_cuda_submit(&s.stream, OKI_TO_PAGES, m.layers + done, LAYERS - done,
+					    NULL);
 		ck_assert_int_eq(taken, stretches[set].takes[n]);
 		done += (uint32_t)taken;
 	}
@@ -91,8 +91,7 @@ START_TEST(one_stretch_without_events)
 	struct mixed m;
 	mixed_open(&m, &s, _i ? OKV_COPY_KERNEL : OKV_COPY_DMA, 1, rows, 0);
 	mixed_without_events(&m);
-	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, LAYERS, NULL),
-			 LAYERS);
+	ck_assert_int_eq(oki_cuda_submit(&s.stream, OKI_TO_PAGES, m.layers, LAYERS, NULL), LAYERS);
 	check_bytes(&m);
 	mixed_close(&m, &s);
 }
@@ -107,7 +106,7 @@ START_TEST(no_room_for_a_second_table)
 	struct mixed m;
 	mixed_open(&m, &s, OKV_COPY_KERNEL, 2, rows, 0);
 	for (uint32_t g = 0; g < 2; g++)
-		ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + g, 1, NULL),
+		ck_assert_int_eq(oki_cuda_submit(&s.stream, OKI_TO_PAGES, m.layers + g, 1, NULL),
 				 1);
 	ck_assert_int_eq(copy_all(&s, &m), LAYERS);
 	mixed_close(&m, &s);
@@ -247,13 +246,13 @@ START_TEST(a_group_alone_goes_along)
 	mixed_open(&m, &s, OKV_COPY_AUTO, 2, rows, 1);
 	ck_assert_int_eq(copy_all(&s, &m), 1);
 	memset(m.pages[0], 0, (size_t)rows[0] * ROW);
-	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
+	ck_assert_int_eq(oki_cuda_submit(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
 	ck_assert(s.stream.by_kernel);
 	check_bytes(&m);
 	/* In the next piece as suits it. */
 	stage_mark(&s);
 	memset(m.pages[0], 0, (size_t)rows[0] * ROW);
-	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
+	ck_assert_int_eq(oki_cuda_submit(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
 	ck_assert(!s.stream.by_kernel);
 	check_bytes(&m);
 	mixed_close(&m, &s);
@@ -267,9 +266,9 @@ START_TEST(a_late_group_is_chosen_for)
 	struct stage s;
 	struct mixed m;
 	mixed_open(&m, &s, OKV_COPY_AUTO, 2, rows, 1);
-	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
+	ck_assert_int_eq(oki_cuda_submit(&s.stream, OKI_TO_PAGES, m.layers, 1, NULL), 1);
 	ck_assert(!s.stream.by_kernel);
-	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_PAGES, m.layers + 1, 1, NULL), 1);
+	ck_assert_int_eq(oki_cuda_submit(&s.stream, OKI_TO_PAGES, m.layers + 1, 1, NULL), 1);
 	ck_assert(s.stream.by_kernel);
 	copy_all(&s, &m);
 	ck_assert(s.stream.by_kernel);

@@ -65,7 +65,7 @@ static void stage_pin(struct stage *s)
 	if (below(4) == 0)
 		s->device.pin_limit = 50 * BLOCK + (1ull + below(38)) * ROW;
 	must(oki_cuda_pin(&s->device, ARENA, ARENA_BYTES, false, &err) == 0 &&
-		     oki_cuda_reach_add(&s->device, ARENA, ARENA_BYTES, &err) == 0,
+		     oki_cuda_mapping_add(&s->device, ARENA, ARENA_BYTES, &err) == 0,
 	     "%s", err.text);
 }
 
@@ -103,7 +103,7 @@ static void stage_fini(struct stage *s)
 {
 	oki_device_cuda.mark_destroy(s->mark);
 	oki_cuda_chunks_free(&s->stream);
-	oki_cuda_reach_remove(&s->device, ARENA);
+	oki_cuda_mapping_remove(&s->device, ARENA);
 	oki_cuda_unpin(ARENA);
 	free(s->device.reach);
 }
@@ -220,8 +220,8 @@ static bool copy_all(struct stage *s, const struct oki_layer_copy *layers, uint3
 	for (uint32_t done = 0; done < count;) {
 		struct okv_error err = {0};
 		bool last = s->stream.by_kernel;
-		int taken = oki_cuda_ways_copy(&s->stream, operation.direction, layers + done,
-					       count - done, &err);
+		int taken = oki_cuda_submit(&s->stream, operation.direction, layers + done,
+					    count - done, &err);
 		if (taken < 0) {
 			must(model.refused, "failed though nothing did: %s", err.text);
 			return false;
@@ -318,7 +318,8 @@ static bool copy_part(struct stage *s, uint32_t part)
 	return (part + 1 < operation.parts && below(2) == 0) || mark(s);
 }
 
-/* What was accepted ends before anyone hears of it: a mark says when, or is refused as well. */
+/* What was accepted ends before anyone hears of it: a mark says when, or is refused as well.
+ */
 static void stop(struct stage *s)
 {
 	struct okv_error err = {0};

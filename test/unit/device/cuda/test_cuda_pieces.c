@@ -140,15 +140,15 @@ START_TEST(spans_end_where_registrations_do)
 	oki_cuda_span(memory, &span);
 	ck_assert(span.from == 0 && span.to == base);
 
-	ck_assert(!oki_cuda_straddles(&device, arena + 299, 2)); /* not this device's */
-	ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1000, NULL), 0);
-	ck_assert(oki_cuda_straddles(&device, arena + 299, 2));
-	ck_assert(!oki_cuda_straddles(&device, arena + 299, 1));
-	ck_assert(!oki_cuda_straddles(&device, arena + 300, 300));
-	ck_assert(oki_cuda_straddles(&device, arena + 300, 301));
-	ck_assert(!oki_cuda_straddles(&device, arena + 900, 100));
-	ck_assert(!oki_cuda_straddles(&device, arena + 2000, 1000));
-	oki_cuda_reach_remove(&device, arena);
+	ck_assert(!oki_cuda_crosses_registration(&device, arena + 299, 2)); /* not this device's */
+	ck_assert_int_eq(oki_cuda_mapping_add(&device, arena, 1000, NULL), 0);
+	ck_assert(oki_cuda_crosses_registration(&device, arena + 299, 2));
+	ck_assert(!oki_cuda_crosses_registration(&device, arena + 299, 1));
+	ck_assert(!oki_cuda_crosses_registration(&device, arena + 300, 300));
+	ck_assert(oki_cuda_crosses_registration(&device, arena + 300, 301));
+	ck_assert(!oki_cuda_crosses_registration(&device, arena + 900, 100));
+	ck_assert(!oki_cuda_crosses_registration(&device, arena + 2000, 1000));
+	oki_cuda_mapping_remove(&device, arena);
 	free(device.reach);
 	oki_cuda_unpin(arena);
 	oki_cuda_unpin(arena + 2000);
@@ -164,13 +164,13 @@ START_TEST(every_piece_has_its_own_shift)
 	pin(arena, 1000, 300);
 	pin(other, 100, 100);
 	driver.unseen = arena + 600;
-	ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1000, &err), OKV_E_UNSUPPORTED);
+	ck_assert_int_eq(oki_cuda_mapping_add(&device, arena, 1000, &err), OKV_E_UNSUPPORTED);
 	ck_assert_uint_eq(device.reach_count, 0);
 	driver.unseen = NULL;
 	/* Twice, as two bindings of one device would. */
 	for (int n = 0; n < 2; n++)
-		ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1000, &err), 0);
-	ck_assert_int_eq(oki_cuda_reach_add(&device, other, 100, &err), 0);
+		ck_assert_int_eq(oki_cuda_mapping_add(&device, arena, 1000, &err), 0);
+	ck_assert_int_eq(oki_cuda_mapping_add(&device, other, 100, &err), 0);
 	ck_assert_uint_eq(device.reach_count, 9);
 	for (uint32_t i = 0; i < 8; i++) {
 		ck_assert_ptr_eq(device.reach[i].base, arena + i % 4 * 300ull);
@@ -178,15 +178,15 @@ START_TEST(every_piece_has_its_own_shift)
 		ck_assert_uint_eq(device.reach[i].shift, 4096 * (i % 4 + 1));
 	}
 	ck_assert(device.in_pieces);
-	oki_cuda_reach_remove(&device, arena);
+	oki_cuda_mapping_remove(&device, arena);
 	ck_assert_uint_eq(device.reach_count, 5);
 	ck_assert(device.in_pieces);
-	oki_cuda_reach_remove(&device, arena);
+	oki_cuda_mapping_remove(&device, arena);
 	ck_assert_uint_eq(device.reach_count, 1);
 	ck_assert_ptr_eq(device.reach[0].base, other);
 	ck_assert(!device.in_pieces);
-	oki_cuda_reach_remove(&device, arena);
-	oki_cuda_reach_remove(&device, other);
+	oki_cuda_mapping_remove(&device, arena);
+	oki_cuda_mapping_remove(&device, other);
 	ck_assert_uint_eq(device.reach_count, 0);
 	free(device.reach);
 	oki_cuda_unpin(arena);
@@ -379,13 +379,13 @@ static void look_at_arena(uint8_t *arena, uint64_t block)
 	device.path = OKV_COPY_KERNEL;
 	device.sms = 1;
 	pin(arena, 1100, 300);
-	ck_assert_int_eq(oki_cuda_reach_add(&device, arena, 1100, &err), 0);
+	ck_assert_int_eq(oki_cuda_mapping_add(&device, arena, 1100, &err), 0);
 	case_noise(&seed, arena, 1100);
 }
 
 static void leave_arena(uint8_t *arena)
 {
-	oki_cuda_reach_remove(&device, arena);
+	oki_cuda_mapping_remove(&device, arena);
 	free(device.reach);
 	oki_cuda_unpin(arena);
 	free(arena);
@@ -409,7 +409,7 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 	const struct oki_layer_copy layer = {.map = &map, .runs = &run, .run_count = 1};
 	struct okv_error err = {0};
 	look_at_arena(arena, block);
-	ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, &layer, 1, &err), 1);
+	ck_assert_int_eq(oki_cuda_submit(&stream, OKI_TO_PAGES, &layer, 1, &err), 1);
 	ck_assert_int_eq(launches, !_i);
 	for (uint64_t i = 0; i < 9 && _i; i++)
 		ck_assert(memcmp(pages + i * bytes, arena + i * block + at, bytes) == 0);
@@ -422,7 +422,7 @@ START_TEST(the_kernel_reads_no_block_of_two_pieces)
 		map.segments[0].bytes = ends[n % 6];
 		/* As a mark does. */
 		stream.chosen = stream.chosen && n > 6;
-		ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, &layer, 1, &err), 1);
+		ck_assert_int_eq(oki_cuda_submit(&stream, OKI_TO_PAGES, &layer, 1, &err), 1);
 		ck_assert_int_eq(launches, ends[n % 6] <= 60 && n <= 6);
 	}
 	oki_cuda_plans_forget(&stream);
@@ -457,13 +457,13 @@ START_TEST(one_group_has_a_cut_block)
 			(struct oki_layer_copy){.map = &maps[g], .runs = &runs[g], .run_count = 1};
 	}
 	look_at_arena(arena, 100);
-	ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, layers, 2, &err), 2);
+	ck_assert_int_eq(oki_cuda_submit(&stream, OKI_TO_PAGES, layers, 2, &err), 2);
 	ck_assert_int_eq(launches, 0);
 	for (uint32_t g = 0; g < 2; g++)
 		ck_assert(memcmp(maps[g].base, arena, 9 * blocks[g]) == 0);
 	oki_cuda_plans_forget(&stream);
 	for (int g = 0; g < 2; g++) {
-		ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, layers + g, 1, &err), 1);
+		ck_assert_int_eq(oki_cuda_submit(&stream, OKI_TO_PAGES, layers + g, 1, &err), 1);
 		ck_assert_int_eq(launches, g >= _i);
 		ck_assert_int_eq(stream.by_kernel, g == _i);
 	}

@@ -82,7 +82,7 @@ START_TEST(a_table_has_the_rows_of_its_runs)
 	seed = 17;
 	for (int n = 0; n < 3000; n++) {
 		struct oki_run runs[RUNS];
-		struct oki_cuda_reach reach[100];
+		struct oki_cuda_mapping reach[100];
 		struct oki_device device = {.reach = reach, .in_pieces = n % 3 == 0};
 		uint32_t count = draw_runs(runs, 4096, 1 + below(4));
 		uint64_t bytes = device.in_pieces ? 4096 * 7 : 4096 * 100;
@@ -359,7 +359,7 @@ START_TEST(too_many_rows_have_no_choice)
 				      .inner = 1};
 		const struct oki_layer_copy layer = {.map = maps[0], .runs = &run, .run_count = 1};
 		tables = calls.two = 0;
-		ck_assert_int_eq(oki_cuda_ways_copy(&stream, OKI_TO_PAGES, &layer, 1, NULL), 1);
+		ck_assert_int_eq(oki_cuda_submit(&stream, OKI_TO_PAGES, &layer, 1, NULL), 1);
 		ck_assert_int_eq(tables, !more);
 		/* By copy engines, which need no table. */
 		ck_assert_uint_gt(calls.bytes, 0);

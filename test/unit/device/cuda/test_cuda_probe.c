@@ -189,7 +189,7 @@ static bool next_by_kernel(enum oki_direction direction)
 {
 	struct oki_layer_copy layer = {.map = &map, .runs = runs, .run_count = ROWS};
 	oki_cuda_plans_forget(&s.stream);
-	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, direction, &layer, 1, NULL), 1);
+	ck_assert_int_eq(oki_cuda_submit(&s.stream, direction, &layer, 1, NULL), 1);
 	return s.stream.by_kernel;
 }
 
@@ -423,7 +423,7 @@ START_TEST(publishes_take_turns)
 	struct oki_layer_copy layer = {.map = &map, .runs = runs, .run_count = ROWS};
 	uint64_t *until[2] = {NULL, NULL};
 	for (int n = 0; n < 6; n++) {
-		ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_BLOCKS, &layer, 1, NULL), 1);
+		ck_assert_int_eq(oki_cuda_submit(&s.stream, OKI_TO_BLOCKS, &layer, 1, NULL), 1);
 		const struct oki_gather *g = &calls.last;
 		ck_assert_ptr_nonnull(g->until);
 		ck_assert_uint_gt(g->lasts_ns, 0);
@@ -432,7 +432,7 @@ START_TEST(publishes_take_turns)
 		until[n % 2] = g->until;
 	}
 	layer.run_count--;
-	ck_assert_int_eq(oki_cuda_ways_copy(&s.stream, OKI_TO_BLOCKS, &layer, 1, NULL), 1);
+	ck_assert_int_eq(oki_cuda_submit(&s.stream, OKI_TO_BLOCKS, &layer, 1, NULL), 1);
 	ck_assert_ptr_null(calls.last.until_before);
 	next_by_kernel(OKI_TO_BLOCKS);
 	ck_assert_ptr_null(calls.last.until_before);
@@ -476,8 +476,8 @@ START_TEST(a_publish_makes_way)
 	ck_assert(!makes_way(pace));
 	/* Each counts once, however many calls it has. */
 	for (uint32_t n = 0; n < 4; n++) {
-		ck_assert_int_eq(
-			oki_cuda_ways_copy(&restores[n / 2], OKI_TO_PAGES, &layer, 1, NULL), 1);
+		ck_assert_int_eq(oki_cuda_submit(&restores[n / 2], OKI_TO_PAGES, &layer, 1, NULL),
+				 1);
 		ck_assert_uint_eq(atomic_load(s.device.restores), 1 + n / 2);
 		ck_assert(calls.last.pace == 0 && calls.blocks == s.device.sms);
 		ck_assert(makes_way(pace));

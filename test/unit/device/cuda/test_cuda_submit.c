@@ -57,7 +57,7 @@ START_TEST(the_kernel_gets_device_addresses)
 	uint8_t *arena = malloc(4 * ROW), *alias = malloc(4 * ROW), page[ROW];
 	struct stage s;
 	stage_init(&s, OKV_COPY_KERNEL, true);
-	struct oki_cuda_reach reach[] = {
+	struct oki_cuda_mapping reach[] = {
 		{.base = (uint8_t *)1, .bytes = 64, .shift = 12345},
 		{.base = arena, .bytes = 4 * ROW, .shift = (uint64_t)(alias - arena)},
 	};
@@ -217,7 +217,8 @@ START_TEST(kernels_overlap_at_their_ends)
 			ck_assert_ptr_eq(calls.gated, calls.queue);
 		ck_assert_uint_eq(s.stream.counts[0] - before, calls.blocks * calls.threads / 32);
 	}
-	/* The lane follows fork; the stream follows the lane before its mark, and not sooner. */
+	/* The lane follows fork; the stream follows the lane before its mark, and not sooner.
+	 */
 	ck_assert_int_eq(calls.records, 1);
 	ck_assert_int_eq(calls.waits, 1);
 	for (int n = 0; n < 2; n++) {
