@@ -1,6 +1,6 @@
 /*
  * [B] Which way a copy goes. Rules on sizes, not prices: what each way takes was measured over
- * geometries, sizes and layouts, idle and beside a model (doc/measuring.md), and these keep within
+ * geometries, sizes and layouts, idle and beside a model (doc/log), and these keep within
  * 5 % of the better one without knowing the machine.
  */
 #include "device/cuda/cuda_device.h"
