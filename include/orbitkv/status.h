@@ -38,7 +38,7 @@ enum okv_status {
 	OKV_E_CANCELLED = -40, /* cancelled or expired before its copies were submitted in full */
 	OKV_E_NOSPACE = -41,   /* no block could be stored: the pool is held or too small */
 	OKV_E_COPY = -42,      /* the device reported an error */
-	OKV_E_PLAN = -43,      /* the peer sent a plan that does not hold; nothing was copied */
+	OKV_E_PLAN = -43,      /* the peer sent an invalid plan; nothing was copied */
 	OKV_E_SPENT =
 		-44, /* no room to plan it, and its share of the lease is gone; look up again */
 
@@ -46,7 +46,8 @@ enum okv_status {
 	OKV_E_SESSION = -60,  /* the Manager is gone or dropped this session */
 	OKV_E_PROTOCOL = -61, /* the peer sent what the protocol does not allow */
 	OKV_E_CONNECT = -62,  /* no Manager answers at the socket */
-	OKV_E_POISONED = -63, /* a copy's end cannot be known; pages stay hostage until exit */
+	OKV_E_POISONED =
+		-63, /* a copy's end cannot be known; pages must not be reused until exit */
 
 	/* build: the two sides differ */
 	OKV_E_VERSION = -80,

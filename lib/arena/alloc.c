@@ -124,50 +124,50 @@ void oki_pool_destroy(struct oki_pool *pool)
 	free(pool);
 }
 
-static void unlink_stretch(struct oki_allocation *stretch)
+static void unlink_extent(struct oki_allocation *extent)
 {
-	if (stretch->before)
-		stretch->before->after = stretch->after;
-	if (stretch->after)
-		stretch->after->before = stretch->before;
+	if (extent->before)
+		extent->before->after = extent->after;
+	if (extent->after)
+		extent->after->before = extent->before;
 }
 
-static void link_before(struct oki_allocation *stretch, struct oki_allocation *piece)
+static void link_before(struct oki_allocation *extent, struct oki_allocation *piece)
 {
-	piece->before = stretch->before;
-	piece->after = stretch;
+	piece->before = extent->before;
+	piece->after = extent;
 	if (piece->before)
 		piece->before->after = piece;
-	stretch->before = piece;
+	extent->before = piece;
 }
 
-/* Cut pieces off the low end of a free stretch. Fewer than count only when malloc() fails. */
-static uint32_t carve(struct oki_pool *pool, struct oki_allocation *stretch, uint64_t grains,
+/* Cut pieces off the low end of a free extent. Fewer than count only when malloc() fails. */
+static uint32_t carve(struct oki_pool *pool, struct oki_allocation *extent, uint64_t grains,
 		      uint32_t count, struct oki_allocation **out)
 {
-	struct oki_bins *bins = &pool->zones[pool->shard_zone[stretch->shard]].bins;
+	struct oki_bins *bins = &pool->zones[pool->shard_zone[extent->shard]].bins;
 	uint32_t n = 0;
-	oki_bins_remove(bins, stretch);
+	oki_bins_remove(bins, extent);
 	while (n < count) {
 		struct oki_allocation *piece = take_spare(pool);
 		if (!piece)
 			break;
-		piece->start = stretch->start;
+		piece->start = extent->start;
 		piece->grains = grains;
 		piece->u.id = pool->next_id++;
-		piece->shard = stretch->shard;
+		piece->shard = extent->shard;
 		piece->is_free = false;
-		link_before(stretch, piece);
-		stretch->start += grains;
-		stretch->grains -= grains;
+		link_before(extent, piece);
+		extent->start += grains;
+		extent->grains -= grains;
 		out[n++] = piece;
 	}
 	pool->used += n * grains;
-	if (stretch->grains > 0) {
-		oki_bins_insert(bins, stretch);
+	if (extent->grains > 0) {
+		oki_bins_insert(bins, extent);
 	} else {
-		unlink_stretch(stretch);
-		push_spare(pool, stretch);
+		unlink_extent(extent);
+		push_spare(pool, extent);
 	}
 	return n;
 }
@@ -176,9 +176,9 @@ static struct oki_allocation *fit_in(struct oki_pool *pool, uint64_t zones, uint
 {
 	for (; zones; zones &= zones - 1) {
 		struct zone *zone = &pool->zones[__builtin_ctzll(zones)];
-		struct oki_allocation *stretch = oki_bins_fit(&zone->bins, grains);
-		if (stretch)
-			return stretch;
+		struct oki_allocation *extent = oki_bins_fit(&zone->bins, grains);
+		if (extent)
+			return extent;
 	}
 	return NULL;
 }
@@ -188,9 +188,9 @@ static struct oki_allocation *longest_in(struct oki_pool *pool, uint64_t zones)
 	struct oki_allocation *longest = NULL;
 	for (; zones; zones &= zones - 1) {
 		struct zone *zone = &pool->zones[__builtin_ctzll(zones)];
-		struct oki_allocation *stretch = oki_bins_longest(&zone->bins);
-		if (stretch && (!longest || stretch->grains > longest->grains))
-			longest = stretch;
+		struct oki_allocation *extent = oki_bins_longest(&zone->bins);
+		if (extent && (!longest || extent->grains > longest->grains))
+			longest = extent;
 	}
 	return longest;
 }
@@ -201,17 +201,17 @@ static uint32_t alloc_in(struct oki_pool *pool, uint64_t zones, uint64_t grains,
 	uint32_t n = 0;
 	while (n < count) {
 		uint32_t left = count - n;
-		struct oki_allocation *stretch = fit_in(pool, zones, grains * left);
-		if (!stretch)
-			stretch = longest_in(pool, zones);
+		struct oki_allocation *extent = fit_in(pool, zones, grains * left);
+		if (!extent)
+			extent = longest_in(pool, zones);
 		/* The longest is known to 3 %: a slightly longer one may still hold a piece. */
-		if (stretch && stretch->grains < grains)
-			stretch = fit_in(pool, zones, grains);
-		if (!stretch)
+		if (extent && extent->grains < grains)
+			extent = fit_in(pool, zones, grains);
+		if (!extent)
 			break;
-		uint64_t room = stretch->grains / grains;
+		uint64_t room = extent->grains / grains;
 		uint32_t want = room < left ? (uint32_t)room : left;
-		uint32_t got = carve(pool, stretch, grains, want, out + n);
+		uint32_t got = carve(pool, extent, grains, want, out + n);
 		n += got;
 		if (got < want)
 			break;
@@ -244,12 +244,12 @@ uint32_t oki_pool_alloc(struct oki_pool *pool, uint64_t bytes, uint32_t count, i
 	return n + alloc_in(pool, all & ~preferred, grains, count - n, out + n);
 }
 
-/* Merge a free stretch that is in no bin with its free neighbour after it. */
-static void absorb(struct oki_pool *pool, struct oki_allocation *stretch,
+/* Merge a free extent that is in no bin with its free neighbour after it. */
+static void absorb(struct oki_pool *pool, struct oki_allocation *extent,
 		   struct oki_allocation *after)
 {
-	stretch->grains += after->grains;
-	unlink_stretch(after);
+	extent->grains += after->grains;
+	unlink_extent(after);
 	push_spare(pool, after);
 }
 
@@ -261,18 +261,18 @@ void oki_pool_free(struct oki_pool *pool, struct oki_allocation *allocation)
 	struct oki_bins *bins = &pool->zones[pool->shard_zone[allocation->shard]].bins;
 	struct oki_allocation *before = allocation->before;
 	struct oki_allocation *after = allocation->after;
-	struct oki_allocation *stretch = allocation;
+	struct oki_allocation *extent = allocation;
 	pool->used -= allocation->grains;
 	if (after && after->is_free) {
 		oki_bins_remove(bins, after);
-		absorb(pool, stretch, after);
+		absorb(pool, extent, after);
 	}
 	if (before && before->is_free) {
 		oki_bins_remove(bins, before);
-		absorb(pool, before, stretch);
-		stretch = before;
+		absorb(pool, before, extent);
+		extent = before;
 	}
-	oki_bins_insert(bins, stretch);
+	oki_bins_insert(bins, extent);
 }
 
 uint32_t oki_allocation_shard(const struct oki_allocation *allocation)

@@ -19,7 +19,7 @@ void oki_pool_destroy(struct oki_pool *pool);
 
 /*
  * Allocate up to count pieces of `bytes`, adjacent in ascending order wherever space allows:
- * one stretch if one is free, else the longest stretches first; shards of `node` (-1: any) come
+ * one extent if one is free, else the longest extents first; shards of `node` (-1: any) come
  * first. Returns how many were allocated, in out[0..n), each with an id never used before.
  */
 uint32_t oki_pool_alloc(struct oki_pool *pool, uint64_t bytes, uint32_t count, int32_t node,

@@ -1,4 +1,4 @@
-/* [M] Free stretches sorted by size: two levels of bitmaps over lists (as in TLSF). */
+/* [M] Free extents sorted by size: two levels of bitmaps over lists (as in TLSF). */
 #include "arena/bins.h"
 
 #include <assert.h>
@@ -45,37 +45,37 @@ static uint32_t next_bin(const struct oki_bins *bins, uint32_t from)
 	return level * OKI_BIN_SPLIT + (uint32_t)__builtin_ctz(bins->splits[level]);
 }
 
-void oki_bins_insert(struct oki_bins *bins, struct oki_allocation *stretch)
+void oki_bins_insert(struct oki_bins *bins, struct oki_allocation *extent)
 {
-	uint32_t index = bin_of(stretch->grains);
+	uint32_t index = bin_of(extent->grains);
 	struct oki_bin *bin = &bins->bin[index];
-	stretch->is_free = true;
-	stretch->u.bin.previous = NULL;
-	stretch->u.bin.next = bin->first;
+	extent->is_free = true;
+	extent->u.bin.previous = NULL;
+	extent->u.bin.next = bin->first;
 	if (bin->first)
-		bin->first->u.bin.previous = stretch;
+		bin->first->u.bin.previous = extent;
 	else
 		bin->most = 0;
-	bin->first = stretch;
-	if (bin->most < stretch->grains)
-		bin->most = stretch->grains;
+	bin->first = extent;
+	if (bin->most < extent->grains)
+		bin->most = extent->grains;
 	bins->splits[index / OKI_BIN_SPLIT] |= UINT32_C(1) << (index % OKI_BIN_SPLIT);
 	bins->levels |= UINT64_C(1) << (index / OKI_BIN_SPLIT);
 }
 
-void oki_bins_remove(struct oki_bins *bins, struct oki_allocation *stretch)
+void oki_bins_remove(struct oki_bins *bins, struct oki_allocation *extent)
 {
-	uint32_t index = bin_of(stretch->grains);
+	uint32_t index = bin_of(extent->grains);
 	struct oki_bin *bin = &bins->bin[index];
-	struct oki_allocation *previous = stretch->u.bin.previous;
-	struct oki_allocation *next = stretch->u.bin.next;
+	struct oki_allocation *previous = extent->u.bin.previous;
+	struct oki_allocation *next = extent->u.bin.next;
 	if (next)
 		next->u.bin.previous = previous;
 	if (previous)
 		previous->u.bin.next = next;
 	else
 		bin->first = next;
-	stretch->is_free = false;
+	extent->is_free = false;
 	if (bin->first)
 		return;
 	uint32_t level = index / OKI_BIN_SPLIT;

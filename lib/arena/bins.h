@@ -1,11 +1,11 @@
-/* [M] Free stretches sorted by size: two levels of bitmaps over lists (as in TLSF). */
+/* [M] Free extents sorted by size: two levels of bitmaps over lists (as in TLSF). */
 #ifndef OKI_ARENA_BINS_H
 #define OKI_ARENA_BINS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A stretch of one shard, free or allocated. Sizes and places in units of OKI_ALLOC_GRAIN. */
+/* A extent of one shard, free or allocated. Sizes and places in units of OKI_ALLOC_GRAIN. */
 struct oki_allocation {
 	struct oki_allocation *before, *after; /* neighbours in the shard; after: free objects */
 	uint64_t start;
@@ -26,7 +26,7 @@ struct oki_allocation {
 
 struct oki_bin {
 	struct oki_allocation *first;
-	uint64_t most; /* no stretch in it is larger; what lets a search skip it */
+	uint64_t most; /* no extent in it is larger; what lets a search skip it */
 };
 
 struct oki_bins {
@@ -36,18 +36,18 @@ struct oki_bins {
 };
 
 /* All zero is an empty struct oki_bins. */
-void oki_bins_insert(struct oki_bins *bins, struct oki_allocation *stretch);
-void oki_bins_remove(struct oki_bins *bins, struct oki_allocation *stretch);
+void oki_bins_insert(struct oki_bins *bins, struct oki_allocation *extent);
+void oki_bins_remove(struct oki_bins *bins, struct oki_allocation *extent);
 
 /*
- * A stretch of at least this size, or NULL if there is none at all. Constant time, but for the bin
+ * A extent of at least this size, or NULL if there is none at all. Constant time, but for the bin
  * whose sizes straddle the request: a search of it in vain is not repeated until it has got a
  * large enough member.
  */
 struct oki_allocation *oki_bins_fit(struct oki_bins *bins, uint64_t grains);
-/* The longest stretch, or one at most 3 % shorter. NULL when empty. */
+/* The longest extent, or one at most 3 % shorter. NULL when empty. */
 struct oki_allocation *oki_bins_longest(const struct oki_bins *bins);
-/* How many pieces of this size all stretches hold. */
+/* How many pieces of this size all extents hold. */
 uint64_t oki_bins_count(const struct oki_bins *bins, uint64_t grains);
 
 #endif

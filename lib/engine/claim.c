@@ -117,7 +117,7 @@ static void grant_rest(void *arg)
 }
 
 /* Drained; Reaped is what is left to see. */
-static bool grant_settle(void *arg, bool last)
+static bool grant_poll_reaped(void *arg, bool last)
 {
 	struct okv_op *op = arg;
 	/* Without the mutex, which a caller that was woken wants, until there is something to do.
@@ -322,5 +322,5 @@ const struct oki_transfer_source oki_grant_source = {
 	.soon = grant_soon,
 	.ended = grant_ended,
 	.rest = grant_rest,
-	.settle = grant_settle,
+	.poll_reaped = grant_poll_reaped,
 };

@@ -266,8 +266,8 @@ int oki_plan_check(struct okv_op *op, uint8_t *part, uint32_t bytes, uint32_t in
 		   struct oki_part *ret_part, struct okv_error *err);
 
 /* in_use.c: pages and events in use. With binding->lock held. */
-int oki_busy_enter(struct okv_op *op, struct okv_error *err);
-void oki_busy_leave(struct okv_op *op);
+int oki_in_use_enter(struct okv_op *op, struct okv_error *err);
+void oki_in_use_leave(struct okv_op *op);
 
 /* binding.c */
 void oki_binding_get(struct okv_binding *binding);

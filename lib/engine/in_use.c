@@ -101,7 +101,7 @@ static void leave_events(struct okv_op *op)
 	pthread_mutex_unlock(&e->event_lock);
 }
 
-int oki_busy_enter(struct okv_op *op, struct okv_error *err)
+int oki_in_use_enter(struct okv_op *op, struct okv_error *err)
 {
 	int rc = enter_pages(op, err);
 	if (rc)
@@ -115,7 +115,7 @@ int oki_busy_enter(struct okv_op *op, struct okv_error *err)
 	return 0;
 }
 
-void oki_busy_leave(struct okv_op *op)
+void oki_in_use_leave(struct okv_op *op)
 {
 	if (!op->busy)
 		return;

@@ -161,7 +161,7 @@ void oki_op_release_resources(struct okv_op *op)
 	}
 	/* Busy entries go before the owners: a released page may be in use again at once. */
 	pthread_mutex_lock(&b->lock);
-	oki_busy_leave(op);
+	oki_in_use_leave(op);
 	pthread_mutex_unlock(&b->lock);
 	for (uint32_t i = 0; i < op->event_count; i++)
 		release_owner(&op->events[i].owner);

@@ -110,7 +110,7 @@ int okv_publish_start(struct okv_binding *binding, const struct okv_publish_opti
 	if (!rc)
 		rc = oki_engine_usable(binding->ns->engine, err);
 	if (!rc)
-		rc = oki_transfer_hold(binding, err);
+		rc = oki_binding_enter(binding, err);
 	if (rc)
 		return rc;
 	rc = oki_transfer_check_ready(binding, &o.ready, o.read_done_event != NULL, err);
@@ -138,6 +138,6 @@ int okv_publish_start(struct okv_binding *binding, const struct okv_publish_opti
 	} else if (op) {
 		oki_op_put(op);
 	}
-	oki_transfer_unhold(binding);
+	oki_binding_leave(binding);
 	return rc;
 }

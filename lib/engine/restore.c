@@ -150,7 +150,7 @@ int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
 	if (!rc)
 		rc = oki_engine_usable(binding->ns->engine, err);
 	if (!rc)
-		rc = oki_transfer_hold(binding, err);
+		rc = oki_binding_enter(binding, err);
 	if (rc)
 		return rc;
 	rc = oki_transfer_check_ready(binding, &o.ready, o.event_count > 0, err);
@@ -184,6 +184,6 @@ int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
 	} else if (op) {
 		oki_op_put(op);
 	}
-	oki_transfer_unhold(binding);
+	oki_binding_leave(binding);
 	return rc;
 }

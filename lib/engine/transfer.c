@@ -54,7 +54,7 @@ int oki_transfer_keep_pages(struct okv_op *op, uint64_t page_total, struct okv_e
 	return 0;
 }
 
-int oki_transfer_hold(struct okv_binding *b, struct okv_error *err)
+int oki_binding_enter(struct okv_binding *b, struct okv_error *err)
 {
 	int rc = 0;
 	pthread_mutex_lock(&b->lock);
@@ -67,7 +67,7 @@ int oki_transfer_hold(struct okv_binding *b, struct okv_error *err)
 	return rc;
 }
 
-void oki_transfer_unhold(struct okv_binding *b)
+void oki_binding_leave(struct okv_binding *b)
 {
 	pthread_mutex_lock(&b->lock);
 	oki_binding_op_done(b);
@@ -80,12 +80,12 @@ static void retain(const struct okv_owner *owner)
 		owner->retain(owner->object);
 }
 
-/* From here on oki_op_release_resources() and oki_transfer_unhold() undo it. */
+/* From here on oki_op_release_resources() and oki_binding_leave() undo it. */
 static int admit(struct okv_op *op, struct okv_error *err)
 {
 	struct okv_binding *b = op->binding;
 	pthread_mutex_lock(&b->lock);
-	int rc = oki_busy_enter(op, err);
+	int rc = oki_in_use_enter(op, err);
 	if (!rc)
 		b->running++;
 	pthread_mutex_unlock(&b->lock);
@@ -130,7 +130,7 @@ int oki_transfer_begin(struct okv_op *op, const struct okv_ready *ready, uint32_
 	if (rc) {
 		oki_transfer_fini(op->binding->worker, &op->transfer);
 		oki_op_release_resources(op);
-		oki_transfer_unhold(op->binding);
+		oki_binding_leave(op->binding);
 	}
 	return rc;
 }

@@ -8,8 +8,8 @@
  * Keep a binding's worker from being stopped while a start call looks at it: OKV_E_CLOSED when it
  * is not open. Counts as running until unhold.
  */
-int oki_transfer_hold(struct okv_binding *b, struct okv_error *err);
-void oki_transfer_unhold(struct okv_binding *b);
+int oki_binding_enter(struct okv_binding *b, struct okv_error *err);
+void oki_binding_leave(struct okv_binding *b);
 
 /* A new operation over a binding, with room for its layers. NULL with err filled. */
 struct okv_op *oki_transfer_op(struct okv_binding *b, uint32_t kind, uint32_t flags,

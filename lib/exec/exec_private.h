@@ -58,7 +58,7 @@ struct oki_worker {
 	_Atomic bool work_pending;		  /* queued, woken or stopped; changes under lock */
 	bool ending;				  /* stop as the thread saw it */
 	struct oki_transfer *active;		  /* the thread's */
-	struct oki_transfer *settling;		  /* ended, not settled; the thread's */
+	struct oki_transfer *unreaped;		  /* ended, not settled; the thread's */
 	uint64_t arrived;			  /* transfers so far; the thread's */
 	struct oki_compile_scratch scratch;	  /* the thread's */
 	pthread_mutex_t stream_lock;

@@ -110,7 +110,7 @@ bool oki_poll_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at,
 		return false;
 	bool patient = idle < CLAIM_FACTOR * spin_ns;
 	/* A publish ends when the Manager has sealed it, and not before. */
-	for (const struct oki_transfer *t = w->settling; t && patient; t = t->next)
+	for (const struct oki_transfer *t = w->unreaped; t && patient; t = t->next)
 		if (t->direction == OKI_TO_BLOCKS)
 			return true;
 	for (const struct oki_transfer *t = w->active; t; t = t->next) {

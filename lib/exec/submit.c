@@ -134,10 +134,11 @@ static bool is_done(const struct oki_worker *w, const struct oki_submission *par
 
 /* Layers for one copy call, from part->place on; those without blocks between them cost nothing
  * and go along. */
-struct stretch {
+struct layer_batch {
 	uint32_t count;
-	uint32_t places[OKI_JOIN_MAX + 1]; /* of each layer, and where the next stretch begins */
-	uint32_t at_run;		   /* and its first run: not 0 behind a slice */
+	uint32_t
+		places[OKI_JOIN_MAX + 1]; /* of each layer, and where the next layer_batch begins */
+	uint32_t at_run;		  /* and its first run: not 0 behind a slice */
 	uint64_t bytes[OKI_JOIN_MAX];
 	struct oki_layer_copy layers[OKI_JOIN_MAX];
 };
@@ -172,8 +173,8 @@ static struct CUevent_st *event_of(const struct oki_worker *w, const struct oki_
 
 /* As many as the piece has room for, or one if it is empty; slices go alone, so that there are no
  * more kinds of runs than groups, and that no layer waits for the event of a sliced one. */
-static void next_stretch(const struct oki_worker *w, const struct oki_transfer *t,
-			 struct stretch *ret_stretch)
+static void next_layer_batch(const struct oki_worker *w, const struct oki_transfer *t,
+			     struct layer_batch *ret_batch)
 {
 	const struct oki_schema *schema = w->config.schema;
 	const struct oki_submission *part = &t->part;
@@ -181,7 +182,7 @@ static void next_stretch(const struct oki_worker *w, const struct oki_transfer *
 	uint64_t left = taken < OKI_PIECE_BYTES ? OKI_PIECE_BYTES - taken : 0;
 	if (!t->pieces.marks[0])
 		left = UINT64_MAX;
-	struct stretch *st = ret_stretch;
+	struct layer_batch *st = ret_batch;
 	uint32_t end = part->place, at_run = part->at_run;
 	st->count = 0;
 	bool sliced = false;
@@ -237,13 +238,13 @@ static int copy_some(struct oki_worker *w, struct oki_transfer *t, struct okv_er
 {
 	const struct oki_schema *schema = w->config.schema;
 	struct oki_submission *part = &t->part;
-	struct stretch st;
+	struct layer_batch st;
 	if (part->place == 0 && part->at_run == 0) {
 		int rc = record_empty_layers(w, t, err);
 		if (rc)
 			return rc;
 	}
-	next_stretch(w, t, &st);
+	next_layer_batch(w, t, &st);
 	int taken = 0;
 	if (!st.count && st.places[0] < schema->layer_count)
 		return 0;
@@ -286,12 +287,12 @@ static int may_submit(struct oki_worker *w, struct oki_transfer *t, struct okv_e
 		if (rc != 1)
 			return rc;
 		p->busy[p->filling] = false;
-		p->held = true;
-		p->hold_sequence = w->arrived;
+		p->deferred = true;
+		p->defer_sequence = w->arrived;
 	}
-	if (p->held && small_in_flight(w, p->hold_sequence))
+	if (p->deferred && small_in_flight(w, p->defer_sequence))
 		return 0;
-	p->held = false;
+	p->deferred = false;
 	return 1;
 }
 

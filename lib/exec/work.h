@@ -40,7 +40,8 @@ struct oki_transfer_source {
 	 * at most, and not always. */
 	void (*soon)(void *arg);
 	/* All copies stopped; rows of bytes were copied. status OKV_E_POISONED: nobody knows
-	 * whether they stopped. The last call, without settle: the transfer may be freed inside. */
+	 * whether they stopped. The last call, without poll_reaped: the transfer may be freed
+	 * inside. */
 	void (*ended)(void *arg, int status, uint64_t bytes);
 	/* May be NULL. G1: before the worker sleeps or blocks while claim says "not yet", as often
 	 * as it does: nobody asks again by himself now. What claim waits for must wake it from here
@@ -50,7 +51,7 @@ struct oki_transfer_source {
 	 * while for the seal of a publish: is there nothing left to look after? last: nobody comes
 	 * back, whatever the answer. True, or last: the last call; the transfer may be freed
 	 * inside. */
-	bool (*settle)(void *arg, bool last);
+	bool (*poll_reaped)(void *arg, bool last);
 };
 
 struct oki_transfer_group {
@@ -83,8 +84,8 @@ struct oki_pieces {
 	bool busy[2];
 	uint32_t filling;
 	uint64_t bytes; /* in the piece being filled */
-	bool held;	/* waits for small transfers up to hold_sequence */
-	uint64_t hold_sequence;
+	bool deferred;	/* waits for small transfers up to defer_sequence */
+	uint64_t defer_sequence;
 };
 
 struct oki_transfer {

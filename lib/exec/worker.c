@@ -11,11 +11,11 @@
 #include "base/thread.h"
 
 /* What ended and still has an end to look after, which keeps the worker awake a while at most. */
-static void settle(struct oki_worker *w, bool last)
+static void poll_reaped(struct oki_worker *w, bool last)
 {
-	for (struct oki_transfer **p = &w->settling; *p;) {
+	for (struct oki_transfer **p = &w->unreaped; *p;) {
 		struct oki_transfer *t = *p, *next = t->next;
-		if (t->source->settle(t->arg, last) || last)
+		if (t->source->poll_reaped(t->arg, last) || last)
 			*p = next;
 		else
 			p = &t->next;
@@ -25,7 +25,7 @@ static void settle(struct oki_worker *w, bool last)
 /* Nobody looks from here on: whatever is waited for must wake the worker. */
 static void rest(struct oki_worker *w)
 {
-	settle(w, true);
+	poll_reaped(w, true);
 	for (struct oki_transfer *t = w->active; t; t = t->next)
 		if (t->phase == OKI_PHASE_CLAIM && t->source->rest)
 			t->source->rest(t->arg);
@@ -176,15 +176,15 @@ static bool round_trip(struct oki_worker *w)
 	bool moved = false;
 	for (struct oki_transfer **p = &w->active; *p;) {
 		struct oki_transfer *t = *p, *next = t->next;
-		bool settles = t->source->settle;
+		bool polls_reaped = t->source->poll_reaped;
 		enum step s = step(w, t);
 		if (s != STEP_IDLE)
 			moved = true;
 		if (s == STEP_GONE || s == STEP_ENDED)
 			*p = next;
-		if (s == STEP_ENDED && settles) {
-			t->next = w->settling;
-			w->settling = t;
+		if (s == STEP_ENDED && polls_reaped) {
+			t->next = w->unreaped;
+			w->unreaped = t;
 		}
 		if (s == STEP_GONE || s == STEP_ENDED)
 			continue;
@@ -245,7 +245,7 @@ static void *worker_main(void *arg)
 		if (w->ending && !w->active)
 			break;
 		bool moved = round_trip(w);
-		settle(w, false);
+		poll_reaped(w, false);
 		uint64_t now = oki_now_ns();
 		if (moved || fresh)
 			moved_at = now;

@@ -253,7 +253,7 @@ struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const st
 /* Out of the table; freed, or used again, once no reader can see it. */
 void oki_table_remove(struct oki_index *index, struct oki_block *block);
 /* Let readers leave what was removed: once for all of it, at the end of a call. */
-void oki_table_retire(struct oki_index *index);
+void oki_table_reclaim(struct oki_index *index);
 /* No reader is left, and no grace period under way. */
 void oki_table_fini(struct oki_index *index);
 static inline bool oki_block_usable(const struct oki_block *block)
@@ -372,7 +372,7 @@ static inline void oki_index_lock(struct oki_index *index)
 static inline void oki_index_unlock(struct oki_index *index)
 {
 	if (index->gone)
-		oki_table_retire(index);
+		oki_table_reclaim(index);
 	oki_read_unlock();
 	pthread_mutex_unlock(&index->mutex);
 }

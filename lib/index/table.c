@@ -177,7 +177,7 @@ void oki_table_remove(struct oki_index *index, struct oki_block *block)
 	index->gone_count++;
 }
 
-void oki_table_retire(struct oki_index *index)
+void oki_table_reclaim(struct oki_index *index)
 {
 	struct oki_block *first = index->gone;
 	bool keep = index->spare_block_count + index->gone_count <= OKI_SPARE_BLOCKS;

@@ -253,7 +253,7 @@ void oki_mgr_session_disconnect(struct oki_mgr_session *s, const char *why);
 void oki_mgr_session_fail(struct oki_mgr_session *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 /* [locked] Leave the table once lost and nothing is unresolved. */
-void oki_mgr_session_settle(struct oki_mgr_session *s);
+void oki_mgr_session_leave_table(struct oki_mgr_session *s);
 bool oki_mgr_session_has_namespace(const struct oki_mgr_session *s, uint32_t namespace_id);
 struct oki_mgr_binding *oki_mgr_session_binding(struct oki_mgr_session *s, uint32_t binding_id);
 /* Did the process end? False while unknown. */

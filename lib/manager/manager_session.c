@@ -161,7 +161,7 @@ uint32_t oki_mgr_sessions_list(struct okv_manager *m,
 	return n;
 }
 
-void oki_mgr_session_settle(struct oki_mgr_session *s)
+void oki_mgr_session_leave_table(struct oki_mgr_session *s)
 {
 	struct okv_manager *m = s->manager;
 
@@ -221,7 +221,7 @@ static void lose(struct oki_mgr_session *s, int status, const char *why)
 	pthread_mutex_unlock(&m->lock);
 	oki_mgr_loops_wake(m);
 	oki_mgr_wake_retire(m);
-	oki_mgr_session_settle(s);
+	oki_mgr_session_leave_table(s);
 }
 
 void oki_mgr_session_disconnect(struct oki_mgr_session *s, const char *why)

@@ -46,7 +46,7 @@ static bool advance_announced(struct oki_mgr_session *s, uint64_t now_ns)
 		for (; bits; bits &= bits - 1)
 			oki_mgr_op_advance(s, w * 64 + (uint32_t)__builtin_ctzll(bits), now_ns);
 		oki_mgr_grant_waiting(s);
-		oki_mgr_session_settle(s);
+		oki_mgr_session_leave_table(s);
 		pthread_mutex_unlock(&s->lock);
 	}
 	return any;
@@ -88,7 +88,7 @@ static bool reread_lost(struct oki_mgr_session *s, uint64_t now_ns)
 		if (dead && s->ops[i].phase == OKI_MGR_GRANTED)
 			oki_mgr_quarantine(s, i, "its process ended while it was active");
 	}
-	oki_mgr_session_settle(s);
+	oki_mgr_session_leave_table(s);
 	return s->open;
 }
 

@@ -139,7 +139,7 @@ static struct oki_pool *pool_with_holes(const uint64_t *holes, uint32_t count)
 
 START_TEST(one_stretch_is_used_when_one_is_free)
 {
-	/* the only stretch of 97 hides among shorter ones of the same bin */
+	/* the only extent of 97 hides among shorter ones of the same bin */
 	static const uint64_t holes[] = {96, 96, 97, 96, 96};
 	struct oki_pool *pool = pool_with_holes(holes, 5);
 	struct oki_allocation *a[97];
@@ -179,7 +179,7 @@ END_TEST
 
 START_TEST(a_piece_is_found_behind_many_shorter_stretches)
 {
-	/* more stretches in the top bin than the search for the longest looks at */
+	/* more extents in the top bin than the search for the longest looks at */
 	struct oki_allocation *hole[60];
 	struct oki_pool *pool = one_shard(60 * 98 + 1);
 	hole[0] = alloc_one(pool, 97);
@@ -262,7 +262,7 @@ static void paint(struct shadow *s, const struct oki_allocation *a, uint64_t fro
 	}
 }
 
-/* Pieces of this size that the shadow's free stretches hold, and the longest in one stretch. */
+/* Pieces of this size that the shadow's free extents hold, and the longest in one extent. */
 static uint64_t shadow_fits(const struct shadow *s, uint64_t grains, uint64_t *ret_longest)
 {
 	uint64_t fits = 0;
@@ -295,7 +295,7 @@ static void shadow_alloc(struct shadow *s)
 	struct oki_allocation *out[20];
 	uint32_t got = oki_pool_alloc(s->pool, (uint64_t)grains * GRAIN, count, node, out);
 	ck_assert_uint_eq(got, fits < count ? fits : count);
-	bool stretch = true;
+	bool extent = true;
 	for (uint32_t i = 0; i < got; i++) {
 		uint64_t id = oki_allocation_id(out[i]);
 		ck_assert_uint_gt(id, s->last_id);
@@ -303,12 +303,12 @@ static void shadow_alloc(struct shadow *s)
 		ck_assert_uint_eq(oki_allocation_bytes(out[i]), (uint64_t)grains * GRAIN);
 		paint(s, out[i], 0, id);
 		s->used += grains;
-		stretch = stretch && (i == 0 || adjacent(out[i - 1], out[i]));
+		extent = extent && (i == 0 || adjacent(out[i - 1], out[i]));
 		ck_assert_uint_lt(s->count, LIVE_MAX);
 		s->live[s->count++] = out[i];
 	}
 	if (node < 0 || node > 1)
-		ck_assert(stretch || longest < count);
+		ck_assert(extent || longest < count);
 	ck_assert_uint_eq(oki_pool_used(s->pool), s->used * GRAIN);
 }
 
@@ -337,7 +337,7 @@ START_TEST(random_work_matches_the_shadow)
 	}
 	while (s->count > 0)
 		shadow_free(s);
-	/* everything has grown together again: one stretch per shard */
+	/* everything has grown together again: one extent per shard */
 	ck_assert_uint_eq(oki_pool_fits(s->pool, SHARD_GRAINS * GRAIN), SHARDS);
 	struct oki_allocation *whole[SHARDS + 1];
 	ck_assert_uint_eq(oki_pool_alloc(s->pool, SHARD_GRAINS * GRAIN, SHARDS + 1, -1, whole),

@@ -332,7 +332,7 @@ END_TEST
 START_TEST(a_seal_is_awaited_longer)
 {
 	w.active = NULL;
-	w.settling = &t;
+	w.unreaped = &t;
 	t.direction = OKI_TO_BLOCKS;
 	ck_assert(oki_poll_spins(&w, 1199 * US, 1000 * US, 50 * US));
 	ck_assert(!oki_poll_spins(&w, 1200 * US, 1000 * US, 50 * US));
