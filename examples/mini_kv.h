@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MINI_LAYERS 8u
-#define MINI_KV_HEADS 4u
+#define MINI_LAYERS 4u
+#define MINI_KV_HEADS 2u
 #define MINI_HEAD_DIM 32u
 #define MINI_KV_DIM (MINI_KV_HEADS * MINI_HEAD_DIM)
 #define MINI_BLOCK 16u /* tokens of a page, and of a block */

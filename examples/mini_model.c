@@ -10,7 +10,7 @@
 #define HEADS_PER_KV (MINI_HEADS / MINI_KV_HEADS)
 #define HALF (MINI_HEAD_DIM / 2)
 #define NORM_EPSILON 1e-5f
-#define SHARPNESS 3.0f /* random weights attend to everything alike; this makes them choose */
+#define SHARPNESS 5.0f /* random weights attend to everything alike; this makes them choose */
 
 typedef float lanes __attribute__((vector_size(16)));
 

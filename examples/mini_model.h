@@ -6,9 +6,9 @@
 
 #include "mini_kv.h"
 
-#define MINI_DIM 256u
-#define MINI_HEADS 8u
-#define MINI_FF 1024u
+#define MINI_DIM 128u
+#define MINI_HEADS 4u
+#define MINI_FF 512u
 #define MINI_VOCAB 256u /* bytes are tokens */
 
 struct mini_model;
