@@ -21,7 +21,7 @@
 #include "mini_report.h"
 
 #define DEFAULT_TOKENS 3072u
-#define MAX_TOKENS 4096u
+#define MAX_TOKENS 4096u /* help and expected() name it, and the least: MINI_BLOCK + 1 */
 
 struct options {
 	struct mini_cache_options cache;
@@ -297,16 +297,20 @@ static int run_role(struct engine *e)
 static int read_prompt(struct engine *e)
 {
 	FILE *f = fopen(e->opts->prompt, "r");
+	int error = f ? 0 : errno;
 
-	if (!f) {
-		fprintf(stderr, "mini_engine: %s: %s\n", e->opts->prompt, strerror(errno));
+	if (f) {
+		e->prompt_tokens = (uint32_t)fread(e->tokens, 1, e->opts->max_tokens, f);
+		error = ferror(f) ? errno : 0;
+		fclose(f);
+	}
+	if (error) {
+		fprintf(stderr, "mini_engine: --prompt %s: %s\n", e->opts->prompt, strerror(error));
 		return 1;
 	}
-	e->prompt_tokens = (uint32_t)fread(e->tokens, 1, e->opts->max_tokens, f);
-	fclose(f);
 	if (e->prompt_tokens <= MINI_BLOCK) {
-		fprintf(stderr, "mini_engine: %s: a prompt has more than %u bytes\n",
-			e->opts->prompt, MINI_BLOCK);
+		fprintf(stderr, "mini_engine: --prompt %s: %u bytes; expected %u or more\n",
+			e->opts->prompt, e->prompt_tokens, MINI_BLOCK + 1);
 		return 1;
 	}
 	mini_kv_keys(e->tokens, e->prompt_tokens / MINI_BLOCK, e->keys);
@@ -378,9 +382,11 @@ static bool number(const char *text, uint64_t low, uint64_t high, uint64_t *ret_
 	char *end;
 	unsigned long long value;
 
+	if (*text < '0' || *text > '9')
+		return false;
 	errno = 0;
 	value = strtoull(text, &end, 10);
-	if (errno || *end || end == text || text[0] == '-' || value < low || value > high)
+	if (errno || *end || value < low || value > high)
 		return false;
 	*ret_value = value;
 	return true;
@@ -415,8 +421,18 @@ static bool take_option(struct options *o, int option)
 	case 'o': return number(optarg, 0, UINT64_MAX, &o->order);
 	case 'H': o->hold = true; return true;
 	case 'f': o->flip = true; return true;
-	case 'R': o->report = optarg; return true;
-	default: return false;
+	default: o->report = optarg; return true;
+	}
+}
+
+static const char *expected(int option)
+{
+	switch (option) {
+	case 'r': return "cold or restored";
+	case 'd': return "host or cuda";
+	case 'm': return "17 to 4096";
+	case 'n': return "1 to 256";
+	default: return "0 to 18446744073709551615";
 	}
 }
 
@@ -437,17 +453,18 @@ int main(int argc, char **argv)
 			fputs(help, stdout);
 			return 0;
 		}
+		if (option == '?') {
+			fputs("mini_engine: see --help\n", stderr);
+			return 2;
+		}
 		if (!take_option(&opts, option)) {
-			if (option != '?')
-				fprintf(stderr, "mini_engine: --%s does not take %s\n",
-					long_options[which].name, optarg);
-			fputs(help, stderr);
+			fprintf(stderr, "mini_engine: --%s %s: expected %s; see --help\n",
+				long_options[which].name, optarg, expected(option));
 			return 2;
 		}
 	}
 	if (optind < argc) {
-		fprintf(stderr, "mini_engine: unexpected argument %s\n", argv[optind]);
-		fputs(help, stderr);
+		fprintf(stderr, "mini_engine: unexpected argument %s; see --help\n", argv[optind]);
 		return 2;
 	}
 	return run(&opts);
