@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "mini_cache.h"
@@ -21,6 +20,7 @@
 #include "mini_report.h"
 
 #define DEFAULT_TOKENS 3072u
+#define PIECE 64u	 /* tokens between two looks at the clock, when progress is shown */
 #define MAX_TOKENS 4096u /* help and expected() name it, and the least: MINI_BLOCK + 1 */
 
 struct options {
@@ -33,6 +33,7 @@ struct options {
 	uint32_t decode;
 	bool hold;
 	bool flip;
+	bool progress;
 };
 
 struct engine {
@@ -49,14 +50,6 @@ struct engine {
 	bool flip;
 	float logits[MINI_VOCAB];
 };
-
-static double now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
 
 static int cache_failed(const struct engine *e, const char *what)
 {
@@ -92,6 +85,21 @@ static void decode(struct engine *e, struct mini_report *r)
 	}
 }
 
+/* From token 0 on, in pieces to show progress between them: the result does not depend on them. */
+static void compute(struct engine *e, struct mini_kv *kv, uint32_t count, const char *what)
+{
+	struct mini_progress progress;
+	uint32_t piece;
+
+	mini_progress_start(&progress, e->opts->progress, what, count);
+	for (uint32_t done = 0; done < count; done += piece) {
+		piece = count - done < PIECE ? count - done : PIECE;
+		mini_model_run(e->model, kv, e->tokens, done, piece, NULL, NULL, e->logits);
+		mini_progress_show(&progress, done + piece);
+	}
+	mini_progress_end(&progress);
+}
+
 static int run_cold(struct engine *e, struct mini_report *r)
 {
 	const uint32_t blocks = e->prompt_tokens / MINI_BLOCK; /* the full ones */
@@ -99,9 +107,9 @@ static int run_cold(struct engine *e, struct mini_report *r)
 
 	r->role = "cold";
 	r->prompt_tokens = r->computed_tokens = e->prompt_tokens;
-	e->start_ms = now_ms();
-	mini_model_run(e->model, &e->kv, e->tokens, 0, e->prompt_tokens, NULL, NULL, e->logits);
-	r->first_token_ms = now_ms() - e->start_ms;
+	e->start_ms = mini_now_ms();
+	compute(e, &e->kv, e->prompt_tokens, "computing");
+	r->first_token_ms = mini_now_ms() - e->start_ms;
 
 	if (mini_cache_publish(&e->cache, e->keys, blocks))
 		return cache_failed(e, "publish");
@@ -136,7 +144,7 @@ static int gate(void *arg, uint32_t layer)
 	r = mini_cache_wait_layer(&e->cache, layer);
 	if (r || layer)
 		return r;
-	e->first_layer_ms = now_ms() - e->start_ms;
+	e->first_layer_ms = mini_now_ms() - e->start_ms;
 	if (e->flip)
 		flip_byte(e);
 	return 0;
@@ -180,9 +188,7 @@ static int verify(struct engine *e, struct mini_report *r)
 		fprintf(stderr, "mini_engine: no memory for the reference\n");
 		return 1;
 	}
-	if (blocks)
-		mini_model_run(e->model, &reference, e->tokens, 0, blocks * MINI_BLOCK, NULL, NULL,
-			       e->logits);
+	compute(e, &reference, blocks * MINI_BLOCK, "checking");
 	r->differing_bytes = mini_kv_differing(&e->kv, &reference, blocks);
 	r->stray_bytes = mini_kv_stray(&e->kv, used);
 	r->verified = true;
@@ -203,15 +209,14 @@ static int run_restored(struct engine *e, struct mini_report *r)
 
 	r->role = e->flip ? "flipped" : "restored";
 	r->prompt_tokens = r->computed_tokens = e->prompt_tokens;
-	e->start_ms = now_ms();
+	e->start_ms = mini_now_ms();
 	if (mini_cache_find(&e->cache, e->keys, askable, &blocks))
 		return cache_failed(e, "lookup");
 	if (blocks && try_restore(e, blocks, r, &done))
 		return 1;
 	if (!done)
-		mini_model_run(e->model, &e->kv, e->tokens, 0, e->prompt_tokens, NULL, NULL,
-			       e->logits);
-	r->first_token_ms = now_ms() - e->start_ms;
+		compute(e, &e->kv, e->prompt_tokens, "computing");
+	r->first_token_ms = mini_now_ms() - e->start_ms;
 	for (uint32_t i = 0; i < r->restored_blocks; i++)
 		r->moved_pages += e->kv.table[i] != i;
 	decode(e, r);
@@ -364,17 +369,26 @@ static const char help[] =
 	"  --kv-order N          page numbers of a restored pass; 0: in order (default: by pid)\n"
 	"  --hold                cold: print READY when all is published, and wait to be killed\n"
 	"  --flip-byte           restored: change one restored byte before it is used\n"
+	"  --progress            say on stderr how much of the prompt is computed\n"
 	"  --report FILE         write key=value lines; embedded: FILE.cold, FILE.restored, …\n"
 	"  -h, --help            this text\n";
 
 static const struct option long_options[] = {
-	{"role", required_argument, NULL, 'r'},	    {"embedded", no_argument, NULL, 'e'},
-	{"socket", required_argument, NULL, 's'},   {"device", required_argument, NULL, 'd'},
-	{"prompt", required_argument, NULL, 'p'},   {"max-tokens", required_argument, NULL, 'm'},
-	{"decode", required_argument, NULL, 'n'},   {"seed", required_argument, NULL, 'S'},
-	{"kv-order", required_argument, NULL, 'o'}, {"hold", no_argument, NULL, 'H'},
-	{"flip-byte", no_argument, NULL, 'f'},	    {"report", required_argument, NULL, 'R'},
-	{"help", no_argument, NULL, 'h'},	    {NULL, 0, NULL, 0},
+	{"role", required_argument, NULL, 'r'},
+	{"embedded", no_argument, NULL, 'e'},
+	{"socket", required_argument, NULL, 's'},
+	{"device", required_argument, NULL, 'd'},
+	{"prompt", required_argument, NULL, 'p'},
+	{"max-tokens", required_argument, NULL, 'm'},
+	{"decode", required_argument, NULL, 'n'},
+	{"seed", required_argument, NULL, 'S'},
+	{"kv-order", required_argument, NULL, 'o'},
+	{"hold", no_argument, NULL, 'H'},
+	{"flip-byte", no_argument, NULL, 'f'},
+	{"progress", no_argument, NULL, 'P'},
+	{"report", required_argument, NULL, 'R'},
+	{"help", no_argument, NULL, 'h'},
+	{NULL, 0, NULL, 0},
 };
 
 static bool number(const char *text, uint64_t low, uint64_t high, uint64_t *ret_value)
@@ -421,6 +435,7 @@ static bool take_option(struct options *o, int option)
 	case 'o': return number(optarg, 0, UINT64_MAX, &o->order);
 	case 'H': o->hold = true; return true;
 	case 'f': o->flip = true; return true;
+	case 'P': o->progress = true; return true;
 	default: o->report = optarg; return true;
 	}
 }

@@ -1,12 +1,17 @@
-/* [E] Digests, printed lines, and the key=value file. */
+/* [E] Digests, progress, printed lines, and the key=value file. */
 #include "mini_report.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
+#define TERMINAL_MS 200.0
+#define LINES_MS 2000.0
 #define WIDE(high, low) ((unsigned __int128)(high) << 64 | (low))
 
 void mini_digest_init(struct mini_digest *d)
@@ -31,6 +36,56 @@ static void put_digest(FILE *f, const char *name, const struct mini_digest *d)
 {
 	fprintf(f, "%s%016" PRIx64 "%016" PRIx64 "\n", name, (uint64_t)(d->hash >> 64),
 		(uint64_t)d->hash);
+}
+
+double mini_now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
+}
+
+void mini_progress_start(struct mini_progress *p, bool wanted, const char *what, uint32_t total)
+{
+	const char *kind = getenv("TERM");
+
+	*p = (struct mini_progress){.what = what, .total = total, .wanted = wanted};
+	p->terminal = isatty(STDERR_FILENO) && kind && strcmp(kind, "dumb") != 0;
+	p->next_ms = mini_now_ms() + (p->terminal ? TERMINAL_MS : LINES_MS);
+}
+
+/* 12,345 as the documents write it; below a million. */
+static const char *with_comma(char text[16], uint32_t number)
+{
+	if (number < 1000)
+		snprintf(text, 16, "%u", number);
+	else
+		snprintf(text, 16, "%u,%03u", number / 1000, number % 1000);
+	return text;
+}
+
+void mini_progress_show(struct mini_progress *p, uint32_t done)
+{
+	char a[16], b[16];
+	double now;
+
+	if (!p->wanted)
+		return;
+	now = mini_now_ms();
+	if (now < p->next_ms)
+		return;
+	p->next_ms = now + (p->terminal ? TERMINAL_MS : LINES_MS);
+	p->drawn = p->terminal;
+	fprintf(stderr, "%s  %s: %s of %s tokens%s", p->terminal ? "\r\033[K" : "", p->what,
+		with_comma(a, done), with_comma(b, p->total), p->terminal ? "" : "\n");
+}
+
+void mini_progress_end(struct mini_progress *p)
+{
+	if (p->drawn)
+		fputs("\r\033[K", stderr);
+	p->drawn = false;
 }
 
 static void print_text(const struct mini_report *r)

@@ -1,4 +1,4 @@
-/* [E] What one pass of mini_engine found out, for people and for scripts. */
+/* [E] How far one pass of mini_engine is, and what it found out: for people and for scripts. */
 #ifndef MINI_REPORT_H
 #define MINI_REPORT_H
 
@@ -14,6 +14,28 @@ struct mini_digest {
 
 void mini_digest_init(struct mini_digest *d);
 void mini_digest_add(struct mini_digest *d, const float *values, uint32_t count);
+
+/*
+ * One line on stderr that renews itself on a terminal, and a line now and then elsewhere. Short
+ * work shows nothing.
+ */
+struct mini_progress {
+	const char *what; /* "computing" */
+	uint32_t total;
+	bool wanted;
+	bool terminal;
+	bool drawn;
+	double next_ms; /* when it is time to show something again */
+};
+
+/** what must live until the end. */
+void mini_progress_start(struct mini_progress *p, bool wanted, const char *what, uint32_t total);
+void mini_progress_show(struct mini_progress *p, uint32_t done);
+/** Take the line away; whatever is printed next starts at the left. */
+void mini_progress_end(struct mini_progress *p);
+
+/** Monotonic. */
+double mini_now_ms(void);
 
 /* One pass: a cold one (computes and publishes) or a restored one. */
 struct mini_report {
