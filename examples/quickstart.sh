@@ -9,11 +9,12 @@ usage: examples/quickstart.sh [options]
 Installs what the build needs, builds, starts a Manager, and runs a small model three times:
 cold (then killed with SIGKILL), restored by a new process, and restored with one flipped byte.
 Exit 0: the restored run gave bit for bit the same, and the flipped byte was noticed.
+What it does at the moment goes to stderr, the result to stdout.
 
   --embedded           no Manager process, all runs in one process
   --device host|cuda   where the engine's KV pages are (default: host); without a GPU: exit 77
-  --prompt FILE        text to start from (default: README.md)
-  --max-tokens N       of the prompt, 17 to 4096 (default: 3072; a cold start takes seconds)
+  --prompt FILE        text to start from, 17 bytes or more (default: README.md)
+  --max-tokens N       of the prompt, 17 to 4096 (default: 3072); one byte is one token
   --build DIR          build directory (default: build)
   -v, --verbose        show what each run prints
   -h, --help           this text
@@ -28,15 +29,44 @@ verbose=no
 device=host
 tokens=3072
 
+live=no # whether stderr is a terminal, where a line can renew itself
+[ ! -t 2 ] || [ "${TERM:-dumb}" = dumb ] || live=yes
+
 say() { printf '%s\n' "$*"; }
+clear_line() { [ "$live" = no ] || printf '\r\033[K' >&2; }
+step() {
+	clear_line
+	say "$*" >&2
+}
+
+# How far something is: in place on a terminal, every two seconds elsewhere.
+next_line=2
+progress() {
+	if [ "$live" = yes ]; then
+		printf '\r\033[K  %s' "$*" >&2
+	elif ((SECONDS >= next_line)); then
+		say "  $*" >&2
+		next_line=$((SECONDS + 2))
+	fi
+}
+
 die() {
-	printf 'quickstart: %s\n' "$*" >&2
+	step "quickstart: $*"
 	exit 1
 }
 
 misused() {
-	printf 'quickstart: %s; see --help\n' "$*" >&2
+	step "quickstart: $*; see --help"
 	exit 2
+}
+
+expected() {
+	case $1 in
+	--device) say 'host or cuda' ;;
+	--max-tokens) say '17 to 4096' ;;
+	--prompt) say 'a file that can be read' ;;
+	--build) say 'a directory' ;;
+	esac
 }
 
 while [ $# -gt 0 ]; do
@@ -48,7 +78,7 @@ while [ $# -gt 0 ]; do
 	--embedded) embedded=yes ;;
 	-v | --verbose) verbose=yes ;;
 	--device | --prompt | --max-tokens | --build)
-		[ $# -ge 2 ] || misused "$1 needs a value"
+		[ $# -ge 2 ] || misused "$1: expected $(expected "$1")"
 		case $1 in
 		--prompt) prompt=$2 ;;
 		--build) build=$2 ;;
@@ -61,24 +91,28 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-case $device in
-host | cuda) ;;
-*) misused "--device $device: host or cuda" ;;
-esac
+
+refuse() { misused "$1 $2: expected $(expected "$1")"; }
+[ "$device" = host ] || [ "$device" = cuda ] || refuse --device "$device"
 { [[ $tokens =~ ^[0-9]{2,4}$ ]] && ((10#$tokens >= 17 && 10#$tokens <= 4096)); } ||
-	misused "--max-tokens $tokens: 17 to 4096"
-[ -r "$prompt" ] || misused "--prompt $prompt: no such file"
-common=(--decode 16 --device "$device" --max-tokens "$tokens" --prompt "$prompt")
+	refuse --max-tokens "$tokens"
+{ [ -f "$prompt" ] && [ -r "$prompt" ]; } || refuse --prompt "$prompt"
+bytes=$(wc -c <"$prompt")
+[ "$bytes" -ge 17 ] || misused "--prompt $prompt: $bytes bytes; expected 17 or more"
+[ -d "$build" ] || { [ -n "$build" ] && [ ! -e "$build" ]; } || refuse --build "$build"
+common=(--progress --decode 16 --device "$device" --max-tokens "$tokens" --prompt "$prompt")
 
 dir=$(mktemp -d /tmp/orbitkv-quickstart-XXXXXX)
 socket=$dir/manager.sock
 manager_pid=
 engine_pid=
+teller_pid=
 
 clean_up() {
 	local status=$?
 
 	trap - EXIT
+	stop_teller
 	[ -z "$engine_pid" ] || kill "$engine_pid" 2>/dev/null || true
 	[ -z "$manager_pid" ] || kill "$manager_pid" 2>/dev/null || true
 	wait 2>/dev/null || true
@@ -89,13 +123,72 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# tell SO_FAR: time and again have this function set so_far; it is given the seconds that passed.
+tell() {
+	local began=$SECONDS so_far=
+
+	next_line=$((SECONDS + 2))
+	while sleep 0.5 && kill -0 $$ 2>/dev/null; do
+		"$1" $((SECONDS - began))
+		progress "$so_far"
+	done
+}
+
+stop_teller() {
+	if [ -n "$teller_pid" ]; then
+		kill "$teller_pid" 2>/dev/null || true
+		wait "$teller_pid" 2>/dev/null || true
+	fi
+	teller_pid=
+	clear_line
+}
+
+# attended SO_FAR COMMAND: the command runs in front, so that ^C ends it as well.
+attended() {
+	local status=0
+
+	tell "$1" &
+	teller_pid=$!
+	"$2" || status=$?
+	stop_teller
+	return "$status"
+}
+
+install_needed() {
+	local line
+
+	"$top/test/tools/install-needed.sh" build 2>"$dir/install.log" |
+		while IFS= read -r line; do step "$line"; done
+}
+
+install_so_far() { so_far="installing what the build needs: $1 s"; }
+
+# A shell of its own: the traps of this one must not run with its stderr in the log.
+compile() (
+	exec >"$dir/build.log" 2>&1
+	[ -f "$build/build.ninja" ] || meson setup "$build" "$top" || exit
+	meson compile -C "$build" orbitkv-manager mini_engine
+)
+
+build_so_far() {
+	local line
+
+	so_far="preparing the build: $1 s"
+	while IFS= read -r line; do
+		[[ ! $line =~ ^\[([0-9]+)/([0-9]+)\] ]] ||
+			so_far="building: ${BASH_REMATCH[1]} of ${BASH_REMATCH[2]}"
+	done <"$dir/build.log"
+}
+
 build_all() {
-	"$top/test/tools/install-needed.sh" build
-	say "building in $build"
-	{
-		[ -f "$build/build.ninja" ] || meson setup "$build" "$top"
-		meson compile -C "$build" orbitkv-manager mini_engine
-	} >"$dir/build.log" 2>&1 || {
+	local status=0
+
+	attended install_so_far install_needed || status=$?
+	cat "$dir/install.log" >&2
+	[ "$status" = 0 ] || exit "$status"
+	step "building in $build"
+	: >"$dir/build.log"
+	attended build_so_far compile || {
 		cat "$dir/build.log" >&2
 		die 'the build failed'
 	}
@@ -105,32 +198,37 @@ build_all() {
 }
 
 start_manager() {
+	local began=$SECONDS
+
 	"$manager" --socket "$socket" --memory 256M >"$dir/manager.log" 2>&1 &
 	manager_pid=$!
 	for _ in $(seq 600); do
 		if "$manager" status --socket "$socket" >/dev/null 2>&1; then
+			clear_line
 			return
 		fi
 		kill -0 "$manager_pid" 2>/dev/null || break
+		[ "$SECONDS" = "$began" ] || progress "waiting: $((SECONDS - began)) s"
 		sleep 0.05
 	done
+	clear_line
 	cat "$dir/manager.log" >&2
 	die 'the Manager does not answer'
 }
 
 show() { [ "$verbose" = no ] || sed 's/^/    /' "$1"; }
 
-# Run the engine; everything it has to say is in its report and, with --verbose, shown.
+# Run the engine; what it found out is in its report and, with --verbose, shown. It says on stderr
+# how far it is, and may write there although it runs behind a timeout.
 run() {
 	local name=$1 status=0
 
 	shift
-	timeout -k 5 600 "$engine" "${common[@]}" "$@" >"$dir/$name.log" 2>"$dir/$name.err" &
+	timeout --foreground -k 5 600 "$engine" "${common[@]}" "$@" >"$dir/$name.log" &
 	engine_pid=$!
 	wait "$engine_pid" || status=$?
 	engine_pid=
 	show "$dir/$name.log"
-	cat "$dir/$name.err" >&2
 	[ "$status" != 77 ] || exit 77
 	[ "$status" = 0 ] || die "the $name run failed with exit code $status"
 }
@@ -141,7 +239,7 @@ run_and_kill() {
 
 	mkfifo "$dir/cold.fifo"
 	"$engine" "${common[@]}" --socket "$socket" --role cold --hold \
-		--report "$dir/report.cold" >"$dir/cold.fifo" 2>"$dir/cold.err" &
+		--report "$dir/report.cold" >"$dir/cold.fifo" &
 	engine_pid=$!
 	exec 3<"$dir/cold.fifo"
 	while IFS= read -r -t 600 line <&3 && [ "$line" != READY ]; do
@@ -152,7 +250,6 @@ run_and_kill() {
 	engine_pid=
 	exec 3<&-
 	[ ! -f "$dir/cold.log" ] || show "$dir/cold.log"
-	cat "$dir/cold.err" >&2
 	[ "$status" != 77 ] || exit 77
 	[ "$status" = 137 ] || die "the cold run failed with exit code $status"
 }
@@ -180,6 +277,15 @@ row() {
 	printf '  %-62s %s%s\n' "$1" "$2" "$mark"
 }
 
+commas() {
+	local number=$1
+
+	while [[ $number =~ ^([0-9]+)([0-9]{3})(,.*)?$ ]]; do
+		number=${BASH_REMATCH[1]},${BASH_REMATCH[2]}${BASH_REMATCH[3]}
+	done
+	say "$number"
+}
+
 at_least_one() { if [ "${1:-0}" -gt 0 ]; then echo yes; else echo no; fi; }
 
 print_table() {
@@ -190,12 +296,12 @@ print_table() {
 	[ "$(same digest flipped)" = yes ] || noticed=yes
 	[ "$(at_least_one "$(value flipped restored_blocks)")" = yes ] || noticed='not tried'
 	say
-	row 'prompt' "$(value cold prompt_tokens) tokens"
+	row 'prompt' "$(commas "$(value cold prompt_tokens)") tokens"
 	row 'time to first token, cold: the prompt is computed' "$cold ms"
 	row 'time to first token, restored: its KV comes from the cache' "$restored ms"
 	row 'speed-up' "$(awk -v a="$cold" -v b="$restored" 'BEGIN { printf "%.1f times", a / b }')"
-	row 'restored blocks' "$(value restored restored_blocks)"
-	row 'restored bytes' "$(value restored restored_bytes)"
+	row 'restored blocks' "$(commas "$(value restored restored_blocks)")"
+	row 'restored bytes' "$(commas "$(value restored restored_bytes)")"
 	row 'blocks were found' "$(at_least_one "$(value restored restored_blocks)")" yes
 	row 'they went to differently numbered pages' \
 		"$(at_least_one "$(value restored moved_pages)")" yes
@@ -210,16 +316,16 @@ print_table() {
 
 build_all
 if [ "$embedded" = yes ]; then
-	say 'one engine computes the prompt, wipes its pages, and restores them (embedded Manager)'
+	step 'one engine computes the prompt, wipes its pages, and restores them (embedded Manager)'
 	run embedded --embedded --flip-byte --report "$dir/report"
 else
-	say 'starting the Manager'
+	step 'starting the Manager'
 	start_manager
-	say 'first engine: computes the prompt, publishes its blocks, and is killed with SIGKILL'
+	step 'first engine: computes the prompt, publishes its blocks, and is killed with SIGKILL'
 	run_and_kill
-	say 'second engine: restores them layer by layer, and then checks them by computing all again'
+	step 'second engine: restores them layer by layer, and then checks them by computing all again'
 	run restored --socket "$socket" --role restored --report "$dir/report.restored"
-	say 'third engine: the same with one flipped byte'
+	step 'third engine: the same with one flipped byte'
 	run flipped --socket "$socket" --role restored --flip-byte \
 		--report "$dir/report.flipped"
 fi
