@@ -65,8 +65,9 @@ void mini_kv_renumber(struct mini_kv *kv, uint64_t order)
 		kv->table[i] = i;
 	if (!order)
 		return;
+	/* Never j = left - 1: all pages become one cycle, in which none stays where it was. */
 	for (uint32_t left = kv->page_count; left > 1; left--) {
-		uint32_t j = (uint32_t)((mini_random(&state) >> 32) % left);
+		uint32_t j = (uint32_t)((mini_random(&state) >> 32) % (left - 1));
 		uint32_t page = kv->table[left - 1];
 
 		kv->table[left - 1] = kv->table[j];

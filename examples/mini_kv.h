@@ -32,7 +32,7 @@ void mini_kv_fini(struct mini_kv *kv);
 size_t mini_kv_layer_bytes(const struct mini_kv *kv);
 
 void mini_kv_wipe(struct mini_kv *kv);
-/** Number the pages anew: order 0 maps page i to i, any other number shuffles. */
+/** Number the pages anew: order 0 maps page i to i, any other number maps none to itself. */
 void mini_kv_renumber(struct mini_kv *kv, uint64_t order);
 
 static inline float *mini_kv_k(const struct mini_kv *kv, uint32_t layer, uint32_t position)
