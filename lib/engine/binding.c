@@ -185,18 +185,6 @@ static int alloc_tables(struct okv_binding *b, const struct okv_binding_options 
 	return 0;
 }
 
-static void free_binding(struct okv_binding *b)
-{
-	for (uint32_t g = 0; g < OKV_MAX_GROUPS; g++)
-		free(b->page_use[g]);
-	free(b->part);
-	free(b->owners);
-	oki_geometry_fini(&b->geometry);
-	pthread_cond_destroy(&b->drained);
-	pthread_mutex_destroy(&b->lock);
-	free(b);
-}
-
 /* Everything that can fail, in order, with register_lock held. */
 static int build(struct okv_binding *b, const struct okv_binding_options *o, struct okv_error *err)
 {
@@ -268,7 +256,7 @@ int okv_binding_register(struct okv_namespace *ns, const struct okv_binding_opti
 		rc = build(b, &o, err);
 	if (rc) {
 		pthread_mutex_unlock(&e->register_lock);
-		free_binding(b);
+		oki_binding_free(b);
 		return rc;
 	}
 	oki_ns_get(ns);
@@ -282,34 +270,6 @@ int okv_binding_register(struct okv_namespace *ns, const struct okv_binding_opti
 	pthread_mutex_unlock(&e->register_lock);
 	*ret_binding = b;
 	return 0;
-}
-
-void oki_binding_get(struct okv_binding *binding)
-{
-	atomic_fetch_add_explicit(&binding->refs, 1, memory_order_relaxed);
-}
-
-void oki_binding_put(struct okv_binding *binding)
-{
-	if (atomic_fetch_sub(&binding->refs, 1) != 1)
-		return;
-	struct okv_namespace *ns = binding->ns;
-	free_binding(binding);
-	okv_namespace_close(ns);
-}
-
-void oki_binding_op_done(struct okv_binding *binding)
-{
-	if (--binding->running == 0)
-		pthread_cond_broadcast(&binding->drained);
-}
-
-void oki_binding_wake(struct okv_binding *binding)
-{
-	pthread_mutex_lock(&binding->lock);
-	if (!binding->shut)
-		oki_worker_wake(binding->worker);
-	pthread_mutex_unlock(&binding->lock);
 }
 
 static bool poisoned(const struct okv_binding *b)

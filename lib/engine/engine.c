@@ -9,39 +9,6 @@
 #include "base/fd.h"
 #include "base/options.h"
 
-static _Atomic uint64_t fork_generation = 1;
-
-static void after_fork_in_child(void)
-{
-	atomic_fetch_add(&fork_generation, 1);
-}
-
-static void watch_forks(void)
-{
-	pthread_atfork(NULL, NULL, after_fork_in_child);
-}
-
-bool oki_forked(const struct okv_engine *engine)
-{
-	return engine->fork_generation !=
-	       atomic_load_explicit(&fork_generation, memory_order_relaxed);
-}
-
-int oki_engine_usable(struct okv_engine *engine, struct okv_error *err)
-{
-	if (oki_forked(engine))
-		return oki_fail(
-			err, OKV_E_FORKED, OKV_STAGE_ARGUMENTS,
-			"the engine was opened before a fork; open another in this process");
-	if (atomic_load(&engine->closing))
-		return oki_fail(err, OKV_E_CLOSED, OKV_STAGE_ARGUMENTS, "the engine is closed");
-	int state = atomic_load(&engine->state);
-	if (state)
-		return oki_fail(err, state, OKV_STAGE_CONNECT, "%s; close it and open another",
-				okv_status_text(state));
-	return 0;
-}
-
 void okv_engine_options_init(struct okv_engine_options *opts)
 {
 	if (!opts)
@@ -97,7 +64,7 @@ static struct okv_engine *new_engine(const struct okv_engine_options *opts)
 		return NULL;
 	}
 	atomic_init(&e->refs, 1);
-	e->fork_generation = atomic_load(&fork_generation);
+	e->fork_generation = oki_fork_generation();
 	e->options = *opts;
 	e->options.embedded = NULL;
 	e->options.socket_path = NULL;
@@ -121,14 +88,13 @@ static struct okv_engine *new_engine(const struct okv_engine_options *opts)
 int okv_engine_open(const struct okv_engine_options *opts, struct okv_engine **ret_engine,
 		    struct okv_error *err)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct okv_engine_options o;
 	if (!ret_engine)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "ret_engine is NULL");
 	int rc = take_options(&o, opts, err);
 	if (rc)
 		return rc;
-	pthread_once(&once, watch_forks);
+	oki_forks_watch();
 	struct okv_engine *e = new_engine(&o);
 	if (!e)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for an engine");
@@ -188,27 +154,6 @@ void okv_engine_close(struct okv_engine *engine)
 	oki_embedded_stop(engine);
 	oki_notify_drop(engine);
 	oki_engine_put(engine);
-}
-
-void oki_engine_get(struct okv_engine *engine)
-{
-	atomic_fetch_add_explicit(&engine->refs, 1, memory_order_relaxed);
-}
-
-void oki_engine_put(struct okv_engine *engine)
-{
-	if (atomic_fetch_sub(&engine->refs, 1) != 1)
-		return;
-	for (uint32_t i = 0; i < engine->arena_count; i++)
-		oki_arena_release(&engine->arenas[i]);
-	oki_channel_fini(&engine->channel);
-	oki_area_fini(&engine->area);
-	oki_notify_fini(engine);
-	pthread_mutex_t *locks[] = {&engine->rpc_lock, &engine->table_lock,  &engine->register_lock,
-				    &engine->lock,     &engine->notify_lock, &engine->event_lock};
-	for (size_t i = 0; i < sizeof(locks) / sizeof(locks[0]); i++)
-		pthread_mutex_destroy(locks[i]);
-	free(engine);
 }
 
 int okv_engine_state(struct okv_engine *engine)

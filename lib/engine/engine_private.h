@@ -185,13 +185,28 @@ struct okv_op {
 	struct okv_op *notify_next; /* with a reference while queued */
 };
 
-/* engine.c */
+/* refs.c */
+/* Once before the first engine; what an engine of this process has. */
+void oki_forks_watch(void);
+uint64_t oki_fork_generation(void);
 bool oki_forked(const struct okv_engine *engine);
 void oki_engine_get(struct okv_engine *engine);
 void oki_engine_put(struct okv_engine *engine);
 /* 0, or why no new work is taken: closed, forked, session lost, poisoned. */
 int oki_engine_usable(struct okv_engine *engine, struct okv_error *err);
 void oki_ns_get(struct okv_namespace *ns);
+void oki_binding_get(struct okv_binding *binding);
+void oki_binding_put(struct okv_binding *binding);
+/* One that nobody else knows. */
+void oki_binding_free(struct okv_binding *binding);
+/* With binding->lock held: one operation, or hold, less. */
+void oki_binding_op_done(struct okv_binding *binding);
+/* Wake the worker, if it is still there. */
+void oki_binding_wake(struct okv_binding *binding);
+void oki_op_get(struct okv_op *op);
+void oki_op_put(struct okv_op *op);
+
+/* namespace.c */
 /* Group known, count and key_bytes within limits. */
 int oki_ns_check_keys(const struct okv_namespace *ns, const struct okv_keys *keys,
 		      struct okv_error *err);
@@ -202,7 +217,7 @@ int oki_rpc(struct okv_engine *engine, uint32_t kind, const void *body, uint32_t
 int oki_rpc_connect(struct okv_engine *engine, const char *socket_path, struct okv_error *err);
 int oki_rpc_hello(struct okv_engine *engine, struct okv_error *err);
 
-/* embedded.c */
+/* embedded_manager.c */
 int oki_embedded_start(struct okv_engine *engine, const struct okv_manager_options *opts,
 		       struct okv_error *err);
 void oki_embedded_stop(struct okv_engine *engine);
@@ -232,29 +247,27 @@ void oki_record_stop_polling(struct okv_op *op);
 /* Somebody sleeps for this transfer, or hurries it: while it is unclaimed the session thread hears
  * of it too, since the worker may stand in a copy of another one. */
 void oki_record_enable_wakeups(struct okv_op *op);
-/* Wait until the record ended (lookups), spinning first; 0 or OKV_E_TIMEOUT / OKV_E_SESSION. */
-int oki_record_wait(struct okv_op *op, struct okw_record *record, int timeout_ms);
+/* Not claimed yet? Then it never will be, and ends with status. */
+void oki_op_abandon(struct okv_op *op, int status, const char *text);
 struct okw_record *oki_record_of(const struct okv_op *op);
 void oki_record_ring(struct okv_op *op, struct okw_doorbell *bell);
 
 /* op.c */
 struct okv_op *oki_op_create(struct okv_engine *engine, uint32_t kind, struct okv_error *err);
-void oki_op_get(struct okv_op *op);
-void oki_op_put(struct okv_op *op);
 /* With op->lock held: what it will end with; the first one counts. */
 void oki_op_set_error(struct okv_op *op, int status, const char *text);
 /* With op->lock held: the one final result. */
 void oki_op_finish(struct okv_op *op);
-/* As okv_op_wait() for who has spun already. */
-int oki_op_sleep(struct okv_op *op, uint64_t deadline_ns);
 /* Wake who waits for the whole, to look closely. */
 void oki_op_soon(struct okv_op *op);
 /* Set the flag of one layer, or (layer_count) of all, and wake who waits for it. */
 void oki_op_flag(struct okv_op *op, _Atomic bool *flags, uint32_t layer);
 /* The operation touches no page any more: release its busy entries, owners and stream. */
 void oki_op_release_resources(struct okv_op *op);
-/* Not claimed yet? Then it never will be, and ends with status. */
-void oki_op_abandon(struct okv_op *op, int status, const char *text);
+
+/* wait.c */
+/* Wait until the record ended (lookups), spinning first; 0 or OKV_E_TIMEOUT / OKV_E_SESSION. */
+int oki_record_wait(struct okv_op *op, struct okw_record *record, int timeout_ms);
 
 /* claim.c: the grant as a source of parts */
 extern const struct oki_transfer_source oki_grant_source;
@@ -270,12 +283,6 @@ int oki_in_use_enter(struct okv_op *op, struct okv_error *err);
 void oki_in_use_leave(struct okv_op *op);
 
 /* binding.c */
-void oki_binding_get(struct okv_binding *binding);
-void oki_binding_put(struct okv_binding *binding);
-/* With binding->lock held: one operation, or hold, less. */
-void oki_binding_op_done(struct okv_binding *binding);
-/* Wake the worker, if it is still there. */
-void oki_binding_wake(struct okv_binding *binding);
 /* Refuse, drain, stop the worker, unpin, release owners. Any number of threads may call it: each
  * returns when all of that is done. */
 void oki_binding_drain_stop(struct okv_binding *binding);
@@ -285,6 +292,5 @@ int oki_notify_init(struct okv_engine *engine, struct okv_error *err);
 void oki_notify_push(struct okv_op *op); /* with op->lock held */
 void oki_notify_session(struct okv_engine *engine);
 void oki_notify_drop(struct okv_engine *engine); /* nobody polls any more */
-void oki_notify_fini(struct okv_engine *engine);
 
 #endif

@@ -56,21 +56,6 @@ free_ns:
 	return rc;
 }
 
-void oki_ns_get(struct okv_namespace *ns)
-{
-	atomic_fetch_add_explicit(&ns->refs, 1, memory_order_relaxed);
-}
-
-void okv_namespace_close(struct okv_namespace *ns)
-{
-	if (!ns || oki_forked(ns->engine) || atomic_fetch_sub(&ns->refs, 1) != 1)
-		return;
-	struct okv_engine *engine = ns->engine;
-	oki_schema_fini(&ns->schema);
-	free(ns);
-	oki_engine_put(engine);
-}
-
 int oki_ns_check_keys(const struct okv_namespace *ns, const struct okv_keys *keys,
 		      struct okv_error *err)
 {

@@ -60,11 +60,6 @@ void oki_notify_drop(struct okv_engine *engine)
 	}
 }
 
-void oki_notify_fini(struct okv_engine *engine)
-{
-	oki_fd_close(&engine->notify_fd);
-}
-
 int okv_engine_fd(struct okv_engine *engine)
 {
 	return engine && !oki_forked(engine) ? engine->notify_fd : -1;

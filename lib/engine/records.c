@@ -118,6 +118,33 @@ static void free_record(struct okv_op *op)
 	op->record = OKI_NO_RECORD;
 }
 
+void oki_op_abandon(struct okv_op *op, int status, const char *text)
+{
+	bool wake = false;
+	pthread_mutex_lock(&op->lock);
+	if (!op->final && op->phase == OKI_OP_GRANT) {
+		op->phase = OKI_OP_ABANDONED;
+		oki_op_set_error(op, status, text);
+		if (op->record != OKI_NO_RECORD) {
+			atomic_fetch_or(&oki_record_of(op)->engine_flags, OKW_ENGINE_CANCEL);
+			oki_record_ring(op, &op->engine->channel.control->submit);
+		}
+		wake = op->binding != NULL;
+		if (!wake)
+			oki_op_finish(op);
+	} else if (!op->final && op->phase == OKI_OP_DRAINED) {
+		/* A publish that drained: whether it was sealed cannot be learned any more. */
+		oki_op_set_error(op, status, text);
+		oki_op_finish(op);
+	} else if (!op->final && op->phase == OKI_OP_ACTIVE) {
+		/* Its worker may wait for a part that nobody offers any more. */
+		wake = true;
+	}
+	pthread_mutex_unlock(&op->lock);
+	if (wake)
+		oki_binding_wake(op->binding);
+}
+
 void oki_record_detach_if_closed(struct okv_op *op)
 {
 	struct okv_engine *e = op->engine;
@@ -278,33 +305,4 @@ void oki_record_enable_wakeups(struct okv_op *op)
 	pthread_mutex_unlock(&op->lock);
 	if (ends_there)
 		enable_wakeups(op);
-}
-
-/* A Manager's thread may have to wake first, and answers with a bell, which takes two more wakings,
- * if nobody looks by then. */
-#define ANSWER_FACTOR 4u
-
-/* The record may be another operation's by now; to look at it and to unset its spinning flag (a
- * bell more for that one) is harmless, and only oki_record_advance() says what became of op. */
-int oki_record_wait(struct okv_op *op, struct okw_record *r, int timeout_ms)
-{
-	uint64_t deadline = oki_deadline_ns(timeout_ms);
-	uint64_t spin_ns = (uint64_t)op->engine->options.spin_us * ANSWER_FACTOR * 1000u;
-	uint64_t spin_end = oki_now_ns() + spin_ns;
-	uint32_t rounds = 0;
-	bool done;
-	if (deadline < spin_end)
-		spin_end = deadline;
-	do {
-		do {
-			done = OKI_TAG_STATE(oki_tag_load(r)) == OKW_DONE;
-			if (!done)
-				oki_spin(&rounds);
-		} while (!done && rounds % OKI_ROUNDS_PER_YIELD);
-	} while (!done && oki_now_ns() < spin_end);
-	if (!done)
-		/* G1 again: clear the flag, then look; the Manager moves, then reads the flag. */
-		atomic_fetch_and(&r->engine_flags, ~OKW_ENGINE_SPINNING);
-	oki_record_advance(op);
-	return oki_op_sleep(op, deadline);
 }
