@@ -144,6 +144,7 @@ uint32_t oki_mgr_serve(struct oki_mgr_session *s, uint8_t *scratch, uint32_t max
 	}
 	if (n)
 		oki_mgr_grant_waiting(s);
+	oki_mgr_session_sweep(s);
 	pthread_mutex_unlock(&s->lock);
 	return n;
 }

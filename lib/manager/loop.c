@@ -211,18 +211,3 @@ bool oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns)
 		oki_doorbell_awake(doorbell_of(loop, loop->sessions[k]));
 	return called;
 }
-
-void oki_mgr_loops_wake(struct okv_manager *m)
-{
-	oki_mgr_wake(m->retire.wake);
-	for (uint32_t d = 0; d < m->dispatcher_count; d++)
-		oki_mgr_wake(m->dispatchers[d].wake);
-}
-
-void oki_mgr_wake_retire(struct okv_manager *m)
-{
-	/* G1: flag, then "does it rest?"; the loop says that it rests, then looks at the flag. */
-	atomic_store(&m->retire_wanted, true);
-	if (atomic_exchange(&m->resting, false))
-		oki_mgr_wake(m->retire.wake);
-}

@@ -237,17 +237,6 @@ void okv_manager_destroy(struct okv_manager *m)
 	free(m);
 }
 
-void oki_mgr_wake(int eventfd)
-{
-	int saved = errno;
-	uint64_t one = 1;
-
-	/* EAGAIN: at its maximum, so the edge is there already. */
-	while (write(eventfd, &one, sizeof(one)) < 0 && errno == EINTR)
-		;
-	errno = saved;
-}
-
 void okv_manager_stop(struct okv_manager *m)
 {
 	if (!m)

@@ -129,10 +129,12 @@ struct oki_mgr_session {
 	char name[32];
 	struct oki_channel channel;
 
-	pthread_mutex_t lock; /* everything below */
-	int sock;	      /* borrowed from the connection; -1 once closed */
-	bool gone;	      /* out of the table */
-	uint32_t open;	      /* operations waiting or granted */
+	pthread_mutex_t lock;	      /* everything below */
+	int sock;		      /* borrowed from the connection; -1 once closed */
+	bool gone;		      /* out of the table */
+	bool failed;		      /* its peer broke the protocol: to be swept */
+	char failure[OKW_TEXT_BYTES]; /* how */
+	uint32_t open;		      /* operations waiting or granted */
 	uint32_t quarantined;
 	uint64_t plan_bytes;
 	uint32_t waiting_first; /* records in the order they wait for the bank */
@@ -231,8 +233,26 @@ struct okv_manager {
 	uint32_t attached_count;
 };
 
-/* manager.c */
+/* wake.c */
 void oki_mgr_wake(int eventfd);
+/* Wake every loop: the table changed, or the end has come. */
+void oki_mgr_loops_wake(struct okv_manager *m);
+/* Tell the retire loop that there is something to re-read. */
+void oki_mgr_wake_retire(struct okv_manager *m);
+/* [locked] Tell the engine that a record changed. moved: its tag did. */
+void oki_mgr_announce(struct oki_mgr_session *s, uint32_t i, bool moved);
+
+/* session_state.c */
+bool oki_mgr_session_has_namespace(const struct oki_mgr_session *s, uint32_t namespace_id);
+struct oki_mgr_binding *oki_mgr_session_binding(struct oki_mgr_session *s, uint32_t binding_id);
+/* Did the process end? False while unknown. */
+bool oki_mgr_session_dead(const struct oki_mgr_session *s);
+/* [locked] The peer broke the protocol: the session is lost from here on, and ended by the sweep.
+ */
+void oki_mgr_session_fail(struct oki_mgr_session *s, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* manager.c */
 void oki_mgr_status_fill(struct okv_manager *m, struct okv_manager_status *ret_status);
 
 /* manager_session.c */
@@ -249,15 +269,11 @@ uint32_t oki_mgr_sessions_list(struct okv_manager *m,
 			       uint64_t *ret_version);
 /* The peer is gone or dropped: end everything that can be ended. why may be NULL (not logged). */
 void oki_mgr_session_disconnect(struct oki_mgr_session *s, const char *why);
-/* [locked] The peer broke the protocol: drop it. The session is lost when this returns. */
-void oki_mgr_session_fail(struct oki_mgr_session *s, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
+/* [locked] End everything of a session that failed since the lock was taken: before it is given
+ * back, whoever advances records. */
+void oki_mgr_session_sweep(struct oki_mgr_session *s);
 /* [locked] Leave the table once lost and nothing is unresolved. */
 void oki_mgr_session_leave_table(struct oki_mgr_session *s);
-bool oki_mgr_session_has_namespace(const struct oki_mgr_session *s, uint32_t namespace_id);
-struct oki_mgr_binding *oki_mgr_session_binding(struct oki_mgr_session *s, uint32_t binding_id);
-/* Did the process end? False while unknown. */
-bool oki_mgr_session_dead(const struct oki_mgr_session *s);
 
 static inline struct okw_record *oki_mgr_record(const struct oki_mgr_session *s, uint32_t i)
 {
@@ -285,10 +301,6 @@ void oki_mgr_loop_refresh(struct oki_mgr_loop *loop);
 /* Sleep until a bell, a wake or the deadline; not at all when there is work already. False: it was
  * the deadline. */
 bool oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns);
-/* Wake every loop: the table changed, or the end has come. */
-void oki_mgr_loops_wake(struct okv_manager *m);
-/* Tell the retire loop that there is something to re-read. */
-void oki_mgr_wake_retire(struct okv_manager *m);
 /* Any lease slot released and not yet taken? */
 bool oki_mgr_released(struct oki_mgr_session *s);
 
@@ -317,8 +329,6 @@ void oki_mgr_offer_more(struct oki_mgr_session *s, uint32_t i);
 /* Write the result of a record and announce it as Done. reply may be NULL. */
 void oki_mgr_done(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t reply_offset,
 		  const void *reply, uint32_t reply_bytes, int status, const char *text);
-/* Tell the engine that a record changed. moved: its tag did. */
-void oki_mgr_announce(struct oki_mgr_session *s, uint32_t i, bool moved);
 /* The operation, idle so far, owns what its fields name from now on. */
 void oki_mgr_op_install(struct oki_mgr_session *s, uint32_t i, const struct oki_mgr_op *op);
 /* Release a hold whose record is still Preparing, or quarantine it when that cannot be shown. */

@@ -4,9 +4,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <poll.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -32,13 +29,6 @@ static int open_pidfd(int sock, pid_t pid)
 	if (!getsockopt(sock, SOL_SOCKET, SO_PEERPIDFD, &fd, &len))
 		return fd;
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
-}
-
-bool oki_mgr_session_dead(const struct oki_mgr_session *s)
-{
-	struct pollfd p = {.fd = s->pidfd, .events = POLLIN};
-
-	return s->pidfd >= 0 && poll(&p, 1, 0) == 1;
 }
 
 /* Names come from peers and go into log lines. */
@@ -199,13 +189,12 @@ static void end_record(struct oki_mgr_session *s, uint32_t i, int status, const 
 	}
 }
 
-/* With the lock held. */
-static void lose(struct oki_mgr_session *s, int status, const char *why)
+/* [locked] It is lost: whatever can be ended ends now. */
+static void end_all(struct oki_mgr_session *s, int status, const char *why)
 {
 	struct okv_manager *m = s->manager;
 	uint64_t now = oki_now_ns();
 
-	atomic_store(&s->lost, true);
 	for (uint32_t i = 0; i < OKW_RECORDS; i++)
 		end_record(s, i, status, why, now);
 	oki_index_session_end(m->index, s->slot);
@@ -231,35 +220,16 @@ void oki_mgr_session_disconnect(struct oki_mgr_session *s, const char *why)
 		if (why)
 			oki_log(&s->manager->log, OKV_LOG_INFO, "session %u (%s, pid %d): %s",
 				s->slot, s->name, (int)s->pid, why);
-		lose(s, OKV_E_SESSION, "the session ended");
+		atomic_store(&s->lost, true);
+		end_all(s, OKV_E_SESSION, "the session ended");
 	}
 	pthread_mutex_unlock(&s->lock);
 }
 
-void oki_mgr_session_fail(struct oki_mgr_session *s, const char *fmt, ...)
+void oki_mgr_session_sweep(struct oki_mgr_session *s)
 {
-	char why[OKW_TEXT_BYTES];
-	va_list args;
-
-	if (atomic_load(&s->lost))
+	if (!s->failed)
 		return;
-	va_start(args, fmt);
-	vsnprintf(why, sizeof(why), fmt, args);
-	va_end(args);
-	oki_log(&s->manager->log, OKV_LOG_WARN, "session %u (%s, pid %d) dropped: %s", s->slot,
-		s->name, (int)s->pid, why);
-	lose(s, OKV_E_PROTOCOL, why);
-}
-
-bool oki_mgr_session_has_namespace(const struct oki_mgr_session *s, uint32_t namespace_id)
-{
-	return namespace_id / 64 < s->namespace_words &&
-	       s->namespaces[namespace_id / 64] >> (namespace_id % 64) & 1;
-}
-
-struct oki_mgr_binding *oki_mgr_session_binding(struct oki_mgr_session *s, uint32_t binding_id)
-{
-	struct oki_mgr_binding *binding = &s->bindings[binding_id % OKI_MGR_BINDINGS];
-
-	return binding_id && binding->id == binding_id ? binding : NULL;
+	s->failed = false;
+	end_all(s, OKV_E_PROTOCOL, s->failure);
 }

@@ -12,15 +12,6 @@ static void count(_Atomic uint64_t *counter)
 	atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
-void oki_mgr_announce(struct oki_mgr_session *s, uint32_t i, bool moved)
-{
-	/* G1: the look at the flag follows the move, as the spinner's look at the tag follows its
-	 * store of the flag: one of the two sees the other. */
-	if (moved && atomic_load(&oki_mgr_record(s, i)->engine_flags) & OKW_ENGINE_SPINNING)
-		return;
-	oki_doorbell_ring(&s->channel.control->engine, s->channel.engine_doorbell, i);
-}
-
 /* Before the move that announces it. */
 static void write_result(struct okw_record *record, uint32_t reply_bytes, int status,
 			 const char *text)

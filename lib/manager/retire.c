@@ -46,6 +46,7 @@ static bool advance_announced(struct oki_mgr_session *s, uint64_t now_ns)
 		for (; bits; bits &= bits - 1)
 			oki_mgr_op_advance(s, w * 64 + (uint32_t)__builtin_ctzll(bits), now_ns);
 		oki_mgr_grant_waiting(s);
+		oki_mgr_session_sweep(s);
 		oki_mgr_session_leave_table(s);
 		pthread_mutex_unlock(&s->lock);
 	}
@@ -96,6 +97,7 @@ static bool reread(struct oki_mgr_session *s, uint64_t now_ns)
 {
 	pthread_mutex_lock(&s->lock);
 	bool used = atomic_load(&s->lost) ? reread_lost(s, now_ns) : reread_live(s, now_ns);
+	oki_mgr_session_sweep(s);
 	pthread_mutex_unlock(&s->lock);
 	return used;
 }
