@@ -2,8 +2,8 @@
 #include "bench.h"
 #include "bench_beside.h"
 #include "bench_cuda.h"
+#include "tool_option.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -99,40 +99,6 @@ static int complain(const char *what, const char *value)
 	return BENCH_USAGE;
 }
 
-/* A whole number from 1 with an optional K, M, G or T. */
-static int read_number(const char *text, uint64_t max, uint64_t *ret_value)
-{
-	static const char suffixes[] = "KMGT";
-	unsigned shift = 0;
-	char *end;
-
-	errno = 0;
-	unsigned long long value = strtoull(text, &end, 10);
-	if (errno != 0 || end == text || text[0] < '0' || text[0] > '9')
-		return complain("not a number", text);
-	if (*end != '\0' && strchr(suffixes, *end) != NULL) {
-		shift = 10 * (unsigned)(strchr(suffixes, *end) - suffixes + 1);
-		end++;
-	}
-	if (*end != '\0')
-		return complain("not a number", text);
-	if (value == 0 || value > max >> shift)
-		return complain("out of range", text);
-	*ret_value = value << shift;
-	return 0;
-}
-
-static int read_device(const char *text, uint32_t *ret_device)
-{
-	if (strcmp(text, "host") == 0)
-		*ret_device = OKV_DEVICE_HOST;
-	else if (strcmp(text, "cuda") == 0)
-		*ret_device = OKV_DEVICE_CUDA;
-	else
-		return complain("no such device (host, cuda)", text);
-	return 0;
-}
-
 static int add_case(struct bench_config *config, const char *name)
 {
 	size_t length = strcspn(name, "/");
@@ -148,23 +114,19 @@ static int add_case(struct bench_config *config, const char *name)
 	return complain("no such case (see --list)", name);
 }
 
-static int take_option(struct bench_config *config, int id)
+static int take_option(struct bench_config *config, int id, const char *name)
 {
-	uint64_t number;
+	const struct tool_option given = {"orbitkv-bench", name, optarg};
 
 	switch (id) {
 	case OPT_QUICK: config->quick = true; return 0;
-	case OPT_DEVICE: return read_device(optarg, &config->device);
+	case OPT_DEVICE: return tool_take_device(&given, &config->device);
 	case OPT_BUSY: config->busy = true; return 0;
 	case OPT_CASE: return add_case(config, optarg);
 	case OPT_MODELS: config->models_file = optarg; return 0;
-	case OPT_MAX_BYTES: return read_number(optarg, 1ull << 40, &config->max_bytes);
-	case OPT_MAX_MEMORY: return read_number(optarg, 1ull << 46, &config->max_memory);
-	case OPT_RUNS:
-		if (read_number(optarg, 1u << 20, &number) != 0)
-			return BENCH_USAGE;
-		config->max_runs = (uint32_t)number;
-		return 0;
+	case OPT_MAX_BYTES: return tool_take_size(&given, 1ull << 40, &config->max_bytes);
+	case OPT_MAX_MEMORY: return tool_take_size(&given, 1ull << 46, &config->max_memory);
+	case OPT_RUNS: return tool_take_count(&given, 1u << 20, &config->max_runs);
 	case OPT_JSON: config->json = true; return 0;
 	case OPT_PLOT: config->plot_file = optarg; return 0;
 	default: return BENCH_USAGE;
@@ -283,22 +245,25 @@ int main(int argc, char **argv)
 	struct bench_config config = {.device = OKV_DEVICE_HOST, .report = &report};
 	char text[BENCH_TEXT] = "";
 	bool listing = false;
+	int which = 0;
 	int rc;
 	int id;
 
 	if (argc > 1 && argv[1][0] == '@')
 		return bench_child_main(argc, argv);
-	while ((id = getopt_long(argc, argv, "", options, NULL)) != -1) {
+	while ((id = getopt_long(argc, argv, "", options, &which)) != -1) {
 		if (id == OPT_HELP) {
 			fputs(usage, stdout);
 			return BENCH_OK;
 		}
-		if (id == OPT_LIST)
-			listing = true;
-		else if (take_option(&config, id) != 0) {
+		if (id == '?') {
 			fputs("Try orbitkv-bench --help.\n", stderr);
 			return BENCH_USAGE;
 		}
+		if (id == OPT_LIST)
+			listing = true;
+		else if (take_option(&config, id, options[which].name) != 0)
+			return BENCH_USAGE;
 	}
 	if (optind < argc)
 		return complain("not an option", argv[optind]);

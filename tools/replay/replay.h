@@ -130,7 +130,7 @@ struct replay_config {
 	uint32_t engines;
 	uint32_t device; /* enum okv_device_kind */
 	uint64_t memory_bytes;
-	uint64_t blocks; /* 0: memory_bytes decides */
+	uint32_t blocks; /* 0: memory_bytes decides */
 	bool embedded;
 	bool tidy;
 	bool json;

@@ -1,12 +1,11 @@
 /* [E] orbitkv-replay: what the cache makes of a trace of real requests. */
 #include "replay.h"
+#include "tool_option.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define DEFAULT_MEMORY (1ull << 30)
 #define STATUS_MS 5000
@@ -21,7 +20,7 @@ static const char usage[] =
 	"  --requests N     only the first N requests\n"
 	"  --models FILE    JSON file of KV geometries\n"
 	"  --model NAME     one of them (built in: tiny, qwen3-8b; default tiny)\n"
-	"  --memory SIZE    memory of the Manager, as 512M or 4G (default 1G)\n"
+	"  --memory SIZE    memory of the Manager, as 512M or 1.5G (default 1G)\n"
 	"  --blocks N       memory for N blocks, in whole pages, instead\n"
 	"  --device KIND    where the pages are: host (default) or cuda\n"
 	"  --socket PATH    use the Manager that listens there\n"
@@ -75,63 +74,21 @@ static int complain(const char *what, const char *value)
 	return -1;
 }
 
-/* A whole number from 1 to max with an optional K, M, G or T. */
-static int read_number(const char *text, bool suffix, uint64_t max, uint64_t *ret_value)
+static int take_option(struct replay_config *config, int id, const char *name)
 {
-	static const char suffixes[] = "KMGT";
-	unsigned shift = 0;
-	char *end;
+	const struct tool_option given = {"orbitkv-replay", name, optarg};
 
-	errno = 0;
-	unsigned long long value = strtoull(text, &end, 10);
-	if (errno != 0 || end == text || text[0] < '0' || text[0] > '9')
-		return complain("not a number", text);
-	if (suffix && *end != '\0' && strchr(suffixes, *end) != NULL) {
-		shift = 10 * (unsigned)(strchr(suffixes, *end) - suffixes + 1);
-		end++;
-	}
-	if (*end != '\0')
-		return complain("not a number", text);
-	if (value == 0 || value > max >> shift)
-		return complain("out of range", text);
-	*ret_value = value << shift;
-	return 0;
-}
-
-static int read_count(const char *text, uint64_t max, uint32_t *ret_value)
-{
-	uint64_t value;
-
-	if (read_number(text, false, max, &value) != 0)
-		return -1;
-	*ret_value = (uint32_t)value;
-	return 0;
-}
-
-static int read_device(const char *text, uint32_t *ret_device)
-{
-	if (strcmp(text, "host") == 0)
-		*ret_device = OKV_DEVICE_HOST;
-	else if (strcmp(text, "cuda") == 0)
-		*ret_device = OKV_DEVICE_CUDA;
-	else
-		return complain("no such device (host, cuda)", text);
-	return 0;
-}
-
-static int take_option(struct replay_config *config, int id)
-{
 	switch (id) {
 	case OPT_TRACE: config->trace_file = optarg; return 0;
-	case OPT_REQUESTS: return read_count(optarg, UINT32_MAX, &config->requests);
+	case OPT_REQUESTS: return tool_take_count(&given, UINT32_MAX, &config->requests);
 	case OPT_MODELS: config->models_file = optarg; return 0;
 	case OPT_MODEL: config->model_name = optarg; return 0;
-	case OPT_MEMORY: return read_number(optarg, true, 1ull << 46, &config->memory_bytes);
-	case OPT_BLOCKS: return read_number(optarg, false, 1ull << 30, &config->blocks);
-	case OPT_DEVICE: return read_device(optarg, &config->device);
+	case OPT_MEMORY: return tool_take_size(&given, 1ull << 46, &config->memory_bytes);
+	case OPT_BLOCKS: return tool_take_count(&given, 1u << 30, &config->blocks);
+	case OPT_DEVICE: return tool_take_device(&given, &config->device);
 	case OPT_SOCKET: config->socket = optarg; return 0;
 	case OPT_EMBEDDED: config->embedded = true; return 0;
-	case OPT_ENGINES: return read_count(optarg, 64, &config->engines);
+	case OPT_ENGINES: return tool_take_count(&given, 64, &config->engines);
 	case OPT_TIDY: config->tidy = true; return 0;
 	case OPT_JSON: config->json = true; return 0;
 	case OPT_SPEED: config->speed = true; return 0;
@@ -274,17 +231,20 @@ int main(int argc, char **argv)
 {
 	struct replay_config config = {.engines = 1, .device = OKV_DEVICE_HOST};
 	int rc = REPLAY_USAGE;
+	int which = 0;
 	int id;
 
-	while ((id = getopt_long(argc, argv, "", options, NULL)) != -1) {
+	while ((id = getopt_long(argc, argv, "", options, &which)) != -1) {
 		if (id == OPT_HELP) {
 			fputs(usage, stdout);
 			return REPLAY_OK;
 		}
-		if (take_option(&config, id) != 0) {
+		if (id == '?') {
 			fputs("Try orbitkv-replay --help.\n", stderr);
 			return REPLAY_USAGE;
 		}
+		if (take_option(&config, id, options[which].name) != 0)
+			return REPLAY_USAGE;
 	}
 	if (optind < argc) {
 		complain("not an option", argv[optind]);
