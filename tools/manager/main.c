@@ -1,6 +1,7 @@
 /* [M] The orbitkv-manager program: serve, and status. Built on the public headers alone. */
 #include <orbitkv/manager.h>
 #include <orbitkv/version.h>
+#include "tool_size.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -60,28 +61,6 @@ struct arguments {
 	uid_t uids[MAX_UIDS];
 	struct okv_manager_options options;
 };
-
-static bool parse_size(const char *text, uint64_t *ret_bytes)
-{
-	static const char suffixes[] = "KMGT";
-	char *end;
-
-	if (*text < '0' || *text > '9')
-		return false;
-	errno = 0;
-	unsigned long long value = strtoull(text, &end, 10);
-	if (errno || !value)
-		return false;
-	if (*end) {
-		const char *suffix = strchr(suffixes, *end);
-		unsigned shift = suffix ? 10u * (unsigned)(suffix - suffixes + 1) : 64;
-		if (!suffix || end[1] || value > UINT64_MAX >> shift)
-			return false;
-		value <<= shift;
-	}
-	*ret_bytes = value;
-	return true;
-}
 
 static bool parse_number(const char *text, unsigned long most, unsigned long *ret_number)
 {
@@ -197,8 +176,8 @@ static bool take_option(struct arguments *args, int id, const char *value)
 {
 	switch (id) {
 	case SOCKET: args->socket = value; return true;
-	case MEMORY: return parse_size(value, &args->options.memory_bytes);
-	case SHARD: return parse_size(value, &args->options.shard_bytes);
+	case MEMORY: return tool_parse_size(value, &args->options.memory_bytes);
+	case SHARD: return tool_parse_size(value, &args->options.shard_bytes);
 	case HUGE_PAGES: args->options.flags |= OKV_MANAGER_HUGE_PAGES; return true;
 	case NUMA: return parse_numa(value, &args->options.numa);
 	case LEASE_TTL: return parse_ttl(value, &args->options.lease_ttl_ms);
@@ -214,7 +193,7 @@ static const char *expected(int id)
 {
 	switch (id) {
 	case MEMORY:
-	case SHARD: return "a size above 0 in bytes, or with K, M, G or T: 512M, 200G";
+	case SHARD: return "a size above 0 in bytes, or as " TOOL_SIZE_FORMS;
 	case NUMA: return "auto, off, or a node number up to 4095";
 	case LEASE_TTL: return "1 to 4000000 seconds";
 	case RESERVE_PERCENT:
