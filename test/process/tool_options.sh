@@ -1,0 +1,83 @@
+#!/bin/sh
+# What the programs say to options that they cannot take, and the sizes that they take.
+# usage: tool_options.sh ORBITKV_MANAGER ORBITKV_REPLAY ORBITKV_BENCH
+set -u
+
+manager=$1 replay=$2 bench=$3
+failed=0
+tmp=$(mktemp -d)
+child=
+trap 'rm -rf "$tmp"; [ -z "$child" ] || kill "$child"' EXIT
+export ORBITKV_SOCKET="$tmp/none.sock"
+
+# Does the program refuse this as wrong use, in these words? Usage: refuses WORDS PROGRAM OPTIONS...
+refuses() {
+	words=$1
+	shift
+	said=$("$@" 2>&1)
+	status=$?
+	if [ "$status" -ne 2 ]; then
+		echo "FAILED: $*: status $status, not 2"
+		failed=1
+	fi
+	case $said in
+	*"$words"*) ;;
+	*)
+		echo "FAILED: $*: says '$said', not '$words'"
+		failed=1
+		;;
+	esac
+}
+
+# Options name themselves, what they were given, and what they take.
+refuses 'orbitkv-bench: --runs 0: expected a whole number from 1 to 1048576' "$bench" --runs 0
+refuses 'orbitkv-bench: --max-bytes 2T: expected a size from 1 byte to 1T' "$bench" --max-bytes 2T
+refuses 'orbitkv-bench: --device gpu: expected host or cuda' "$bench" --device gpu
+refuses 'orbitkv-replay: --engines 65: expected a whole number from 1 to 64' "$replay" --engines 65
+refuses 'orbitkv-replay: --requests 1x: expected a whole number' "$replay" --requests 1x
+refuses 'orbitkv-replay: --device gpu: expected host or cuda' "$replay" --device gpu
+
+# What is no size, or could mean two.
+for size in 0 -1 1.5 1. .5G 4GB 3i 3Ki 12x 1.1234567G 99999999999999999999; do
+	refuses "orbitkv-replay: --memory $size: expected a size" "$replay" --memory "$size"
+	refuses "orbitkv-bench: --max-memory $size: expected a size" "$bench" --max-memory "$size"
+	refuses "orbitkv-manager: --memory $size: expected a size" "$manager" --memory "$size"
+done
+
+# Does the Manager serve so many bytes for this size? Usage: serves SIZE BYTES
+serves() {
+	"$manager" --socket "$tmp/manager.sock" --memory "$1" --shard "$1" >"$tmp/said" 2>"$tmp/log" &
+	child=$!
+	ready=
+	read -r ready <"$tmp/said"
+	case $ready in
+	ready:*" $2 bytes,"*) ;;
+	*)
+		echo "FAILED: --memory $1: says '$ready', not $2 bytes: $(cat "$tmp/log")"
+		failed=1
+		;;
+	esac
+	kill "$child" 2>/dev/null
+	wait "$child"
+	child=
+}
+
+mkfifo "$tmp/said"
+serves 3145728 3145728
+serves 3M 3145728
+serves 3072k 3145728
+serves 1.5m 1572864
+serves 1536KiB 1572864
+serves 0.0625G 67108864
+
+# A size is cut to whole bytes, and the tool reads it as the Manager does.
+printf '{"hash_ids": [1, 2, 3]}\n' >"$tmp/trace"
+blocks=$("$replay" --trace "$tmp/trace" --json --memory 1.5mib |
+	sed -n 's/^ *"capacity_blocks": *\([0-9]*\),*$/\1/p')
+if [ "$blocks" != 96 ]; then
+	echo "FAILED: orbitkv-replay --memory 1.5mib has room for ${blocks:-no} blocks, not 96"
+	failed=1
+fi
+
+[ "$failed" -eq 0 ] && echo "options are refused by name, sizes are read as people write them"
+exit "$failed"
