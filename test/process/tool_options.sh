@@ -37,6 +37,19 @@ refuses 'orbitkv-replay: --engines 65: expected a whole number from 1 to 64' "$r
 refuses 'orbitkv-replay: --requests 1x: expected a whole number' "$replay" --requests 1x
 refuses 'orbitkv-replay: --device gpu: expected host or cuda' "$replay" --device gpu
 
+# A case that is none measures nothing, and would end well.
+for name in nosuch geometry/nosuch geometry/ geometryx fragments/513 fragments/2097152 \
+	first-layer/tiny latency/tiny; do
+	refuses "orbitkv-bench: --case $name: there is no such case; see --list" \
+		"$bench" --quick --case lookups --case "$name"
+done
+for part in geometry/tiny fragments/512 fragments/1048576 first-layer/qwen3-8b; do
+	"$bench" --list | grep -q "^parts of ${part%/*}:.* ${part#*/}\( \|$\)" || {
+		echo "FAILED: --list does not name $part"
+		failed=1
+	}
+done
+
 # What is no size, or could mean two.
 for size in 0 -1 1.5 1. .5G 4GB 3i 3Ki 12x 1.1234567G 99999999999999999999; do
 	refuses "orbitkv-replay: --memory $size: expected a size" "$replay" --memory "$size"

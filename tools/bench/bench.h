@@ -237,4 +237,11 @@ int bench_case_index(const struct bench_config *config, char *text);
 int bench_case_model(const struct bench_config *config, char *text);
 int bench_case_arena(const struct bench_config *config, char *text);
 
+/* The parts of a case that can be asked for: number i, perhaps in the buffer; NULL: no more. */
+typedef const char *bench_part_name_fn(const struct bench_config *config, uint32_t i,
+				       char buffer[24]);
+bench_part_name_fn bench_part_geometry;
+bench_part_name_fn bench_part_fragments;
+bench_part_name_fn bench_part_first_layer;
+
 #endif

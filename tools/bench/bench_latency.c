@@ -334,9 +334,23 @@ static int first_of_rig(struct small *s, char *text)
 	return rc;
 }
 
-int bench_case_first_layer(const struct bench_config *config, char *text)
+/* Those that are among the models. */
+const char *bench_part_first_layer(const struct bench_config *config, uint32_t i, char buffer[24])
 {
 	static const char *const names[] = {"qwen3-8b", "deepseek-v3-mla", "llama-3.1-70b-tp8"};
+
+	(void)buffer;
+	for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
+		if (bench_spec_find(config->specs, config->spec_count, names[n]) != NULL &&
+		    i-- == 0)
+			return names[n];
+	}
+	return NULL;
+}
+
+int bench_case_first_layer(const struct bench_config *config, char *text)
+{
+	const char *name;
 	struct bench_config local = *config;
 	uint32_t blocks = config->quick && config->cuda == NULL ? 8 : 64;
 	int rc = BENCH_OK;
@@ -344,12 +358,14 @@ int bench_case_first_layer(const struct bench_config *config, char *text)
 	local.spread = true;
 	local.max_runs = MAX_RUNS - 200;
 	local.set_ns = config->quick ? 30000000u : 500000000u;
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && rc == BENCH_OK; i++) {
-		const struct bench_spec *spec =
-			bench_spec_find(config->specs, config->spec_count, names[i]);
-
-		if (spec != NULL && bench_selected(config, "first-layer", names[i]))
-			rc = with_rig(&local, spec, blocks, first_of_rig, text);
+	for (uint32_t i = 0; rc == BENCH_OK; i++) {
+		name = bench_part_first_layer(config, i, NULL);
+		if (name == NULL)
+			break;
+		if (bench_selected(config, "first-layer", name))
+			rc = with_rig(&local,
+				      bench_spec_find(config->specs, config->spec_count, name),
+				      blocks, first_of_rig, text);
 	}
 	return rc;
 }

@@ -45,18 +45,21 @@ static const struct bench_case {
 	const char *name;
 	const char *about;
 	int (*run)(const struct bench_config *config, char *text);
+	bench_part_name_fn *part; /* NULL: it has none */
 } cases[] = {
 	{"geometry", "each model x tidy, shuffled x restore, publish, both x sizes",
-	 bench_case_geometry},
-	{"fragments", "shuffled fragments of 512 B to 1 MiB", bench_case_fragments},
-	{"latency", "one small operation, start to drained", bench_case_latency},
-	{"first-layer", "when the first of many layers may be used", bench_case_first_layer},
-	{"lookups", "1, 32, 1,024 keys; 1, 4, 16 client processes", bench_case_lookups},
+	 bench_case_geometry, bench_part_geometry},
+	{"fragments", "shuffled fragments of 512 B to 1 MiB", bench_case_fragments,
+	 bench_part_fragments},
+	{"latency", "one small operation, start to drained", bench_case_latency, NULL},
+	{"first-layer", "when the first of many layers may be used", bench_case_first_layer,
+	 bench_part_first_layer},
+	{"lookups", "1, 32, 1,024 keys; 1, 4, 16 client processes", bench_case_lookups, NULL},
 	{"model", "what products and small kernels keep of their speed beside copies",
-	 bench_case_model},
-	{"cpu", "processor time of engine and Manager for a restore", bench_case_cpu},
-	{"arena", "first touch and pinning of host memory", bench_case_arena},
-	{"index", "millions of blocks: publish rate, lookup, memory", bench_case_index},
+	 bench_case_model, NULL},
+	{"cpu", "processor time of engine and Manager for a restore", bench_case_cpu, NULL},
+	{"arena", "first touch and pinning of host memory", bench_case_arena, NULL},
+	{"index", "millions of blocks: publish rate, lookup, memory", bench_case_index, NULL},
 };
 
 #define CASES (sizeof(cases) / sizeof(cases[0]))
@@ -99,19 +102,12 @@ static int complain(const char *what, const char *value)
 	return BENCH_USAGE;
 }
 
-static int add_case(struct bench_config *config, const char *name)
+static int add_case(struct bench_config *config, const struct tool_option *given)
 {
-	size_t length = strcspn(name, "/");
-
-	for (size_t i = 0; i < CASES; i++) {
-		if (strlen(cases[i].name) != length || strncmp(cases[i].name, name, length) != 0)
-			continue;
-		if (config->case_count == BENCH_MAX_CASES)
-			return complain("too many --case", name);
-		config->cases[config->case_count++] = name;
-		return 0;
-	}
-	return complain("no such case (see --list)", name);
+	if (config->case_count == BENCH_MAX_CASES)
+		return tool_expected(given, "at most 16 cases");
+	config->cases[config->case_count++] = given->text;
+	return 0;
 }
 
 static int take_option(struct bench_config *config, int id, const char *name)
@@ -122,7 +118,7 @@ static int take_option(struct bench_config *config, int id, const char *name)
 	case OPT_QUICK: config->quick = true; return 0;
 	case OPT_DEVICE: return tool_take_device(&given, &config->device);
 	case OPT_BUSY: config->busy = true; return 0;
-	case OPT_CASE: return add_case(config, optarg);
+	case OPT_CASE: return add_case(config, &given);
 	case OPT_MODELS: config->models_file = optarg; return 0;
 	case OPT_MAX_BYTES: return tool_take_size(&given, 1ull << 40, &config->max_bytes);
 	case OPT_MAX_MEMORY: return tool_take_size(&given, 1ull << 46, &config->max_memory);
@@ -150,14 +146,61 @@ bool bench_selected(const struct bench_config *config, const char *suite, const 
 	return config->case_count == 0;
 }
 
+static bool has_part(const struct bench_config *config, const struct bench_case *c,
+		     const char *part)
+{
+	char buffer[24];
+
+	for (uint32_t i = 0; c->part != NULL; i++) {
+		const char *name = c->part(config, i, buffer);
+
+		if (name == NULL)
+			break;
+		if (strcmp(name, part) == 0)
+			return true;
+	}
+	return false;
+}
+
+static bool is_case(const struct bench_config *config, const char *name)
+{
+	size_t length = strcspn(name, "/");
+
+	for (size_t i = 0; i < CASES; i++) {
+		if (strlen(cases[i].name) == length && strncmp(cases[i].name, name, length) == 0)
+			return name[length] == '\0' ||
+			       has_part(config, &cases[i], name + length + 1);
+	}
+	return false;
+}
+
+/* A name that selects nothing would end well, with nothing measured. */
+static int check_cases(const struct bench_config *config, char *text)
+{
+	for (uint32_t i = 0; i < config->case_count; i++) {
+		if (is_case(config, config->cases[i]))
+			continue;
+		snprintf(text, BENCH_TEXT, "--case %.120s: there is no such case; see --list",
+			 config->cases[i]);
+		return BENCH_USAGE;
+	}
+	return BENCH_OK;
+}
+
 static void list(const struct bench_config *config)
 {
+	char buffer[24];
+
 	for (size_t i = 0; i < CASES; i++)
 		printf("%-12s %s\n", cases[i].name, cases[i].about);
-	printf("\nparts of geometry and first-layer:");
-	for (uint32_t i = 0; i < config->spec_count; i++)
-		printf(" %s", config->specs[i].name);
-	printf("\nparts of fragments: 512 to 1048576, powers of two\n");
+	for (size_t i = 0; i < CASES; i++) {
+		if (cases[i].part == NULL)
+			continue;
+		printf("\nparts of %s:", cases[i].name);
+		for (uint32_t part = 0; cases[i].part(config, part, buffer) != NULL; part++)
+			printf(" %s", cases[i].part(config, part, buffer));
+	}
+	putchar('\n');
 }
 
 static uint64_t available_bytes(void)
@@ -271,6 +314,8 @@ int main(int argc, char **argv)
 	settle(&config);
 	report.json = config.json;
 	rc = bench_specs_load(config.models_file, &config.specs, &config.spec_count, text);
+	if (rc == BENCH_OK && !listing)
+		rc = check_cases(&config, text);
 	if (rc == BENCH_OK && listing)
 		list(&config);
 	else if (rc == BENCH_OK)

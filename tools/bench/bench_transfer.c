@@ -7,6 +7,8 @@
 #include <string.h>
 
 #define MAX_SIZES 8
+#define FRAGMENT_MIN_POWER 9u  /* 512 B */
+#define FRAGMENT_MAX_POWER 20u /* 1 MiB */
 #define PER_GIB_BYTES (16ull << 20)
 #define MEMORY_SLACK (32ull << 20)
 #define MANAGER_PARTS 6ull /* the Manager's memory per byte of the largest operation */
@@ -377,6 +379,12 @@ static uint64_t quick_bytes(const struct bench_config *config)
 	return config->cuda != NULL ? 64ull << 20 : 16ull << 20;
 }
 
+const char *bench_part_geometry(const struct bench_config *config, uint32_t i, char buffer[24])
+{
+	(void)buffer;
+	return i < config->spec_count ? config->specs[i].name : NULL;
+}
+
 int bench_case_geometry(const struct bench_config *config, char *text)
 {
 	struct work work = {.suite = "geometry",
@@ -403,6 +411,15 @@ int bench_case_geometry(const struct bench_config *config, char *text)
 	return BENCH_OK;
 }
 
+const char *bench_part_fragments(const struct bench_config *config, uint32_t i, char buffer[24])
+{
+	(void)config;
+	if (i > FRAGMENT_MAX_POWER - FRAGMENT_MIN_POWER)
+		return NULL;
+	snprintf(buffer, 24, "%u", 1u << (FRAGMENT_MIN_POWER + i));
+	return buffer;
+}
+
 int bench_case_fragments(const struct bench_config *config, char *text)
 {
 	uint64_t bytes = config->quick ? quick_bytes(config) : 256ull << 20;
@@ -412,19 +429,20 @@ int bench_case_fragments(const struct bench_config *config, char *text)
 			    .directions = 1u << BENCH_RESTORE | 1u << BENCH_PUBLISH,
 			    .shuffled = true};
 
-	for (uint32_t fragment = 512; fragment <= 1u << 20; fragment *= 2) {
+	char part[24];
+
+	for (uint32_t i = 0; bench_part_fragments(config, i, part) != NULL; i++) {
+		uint32_t fragment = 1u << (FRAGMENT_MIN_POWER + i);
 		uint64_t rows = bytes / fragment;
 		uint64_t blocks = rows / 8 < 2048 ? rows / 8 : 2048;
 		struct bench_spec spec = {.segments = 2,
 					  .token_bytes = fragment / 16,
 					  .block_tokens = 16,
 					  .group_count = 1};
-		char part[24];
 		int rc;
 
 		if (blocks == 0)
 			break;
-		snprintf(part, sizeof(part), "%u", fragment);
 		if (!bench_selected(config, "fragments", part))
 			continue;
 		spec.groups[0].kind = OKV_GROUP_FULL;
