@@ -74,7 +74,6 @@ struct bench_config {
 	uint32_t max_runs;	/* of one timed set */
 	uint64_t set_ns;	/* a set ends after this long, once it has MIN_RUNS */
 	const char *models_file;
-	const char *plot_file;
 	const char *cases[BENCH_MAX_CASES];
 	uint32_t case_count; /* 0: all */
 	struct bench_spec *specs;
@@ -170,7 +169,7 @@ bool bench_receive(int fd, void *bytes, size_t size);
 /* main() of a child, for argv[1] starting with '@'. */
 int bench_child_main(int argc, char **argv);
 
-/* ---- bench_report.c, bench_plot.c: what was measured ---- */
+/* ---- bench_report.c: what was measured ---- */
 
 #define BENCH_MAX_LABELS 8
 #define BENCH_MAX_FIGURES 48
@@ -202,9 +201,6 @@ void bench_label(struct bench_result *result, const char *key, const char *fmt, 
 	__attribute__((format(printf, 3, 4)));
 void bench_figure(struct bench_result *result, enum bench_weight weight, const char *key,
 		  double value);
-/* NULL when there is none. */
-const struct bench_figure *bench_result_figure(const struct bench_result *result, const char *key);
-const char *bench_result_label(const struct bench_result *result, const char *key);
 
 struct bench_report {
 	bool json;
@@ -220,8 +216,6 @@ void bench_report_add(struct bench_report *report, const struct bench_result *re
 void bench_report_skip(struct bench_report *report, const char *suite, const char *why);
 void bench_report_print_json(const struct bench_config *config);
 void bench_report_fini(struct bench_report *report);
-/* Ratio against fragment size, of the rows of the suite "fragments". */
-int bench_plot_write(const struct bench_report *report, const char *file, char *text);
 /* "32 KiB" */
 const char *bench_size_text(uint64_t bytes, char buffer[24]);
 

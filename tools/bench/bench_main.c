@@ -26,11 +26,11 @@ static const char usage[] =
 	"repeated\n"
 	"  --list             the cases and their parts\n"
 	"  --models FILE      JSON file of KV geometries instead of the built-in ones\n"
-	"  --max-bytes SIZE   of one operation, as 64M or 4G (default 4G)\n"
+	"  --max-bytes SIZE   of one operation, as 64M or 1.5G (default 4G)\n"
 	"  --max-memory SIZE  host memory that one case may take (default 70 % of what is free)\n"
 	"  --runs N           most runs of one timed set\n"
-	"  --json             JSON on the output; the table goes to the error output\n"
-	"  --plot FILE        SVG of rate against fragment size (case fragments)\n"
+	"  --json             JSON on the output; the table goes to the error output. From it,\n"
+	"                     tools/bench/bench_plot.py draws rate against fragment size\n"
 	"\n"
 	"Beside, in rows: nothing; 8192 or 4096, bf16 matrix products of that side by cuBLAS;\n"
 	"chain, 200 kernels that do nothing, launched one after the other in one stream. What\n"
@@ -75,7 +75,6 @@ enum option_id {
 	OPT_MAX_MEMORY,
 	OPT_RUNS,
 	OPT_JSON,
-	OPT_PLOT,
 	OPT_HELP,
 };
 
@@ -90,7 +89,6 @@ static const struct option options[] = {
 	{"max-memory", required_argument, NULL, OPT_MAX_MEMORY},
 	{"runs", required_argument, NULL, OPT_RUNS},
 	{"json", no_argument, NULL, OPT_JSON},
-	{"plot", required_argument, NULL, OPT_PLOT},
 	{"help", no_argument, NULL, OPT_HELP},
 	{NULL, 0, NULL, 0},
 };
@@ -124,7 +122,6 @@ static int take_option(struct bench_config *config, int id, const char *name)
 	case OPT_MAX_MEMORY: return tool_take_size(&given, 1ull << 46, &config->max_memory);
 	case OPT_RUNS: return tool_take_count(&given, 1u << 20, &config->max_runs);
 	case OPT_JSON: config->json = true; return 0;
-	case OPT_PLOT: config->plot_file = optarg; return 0;
 	default: return BENCH_USAGE;
 	}
 }
@@ -277,8 +274,6 @@ static int run_cases(struct bench_config *config, char *text)
 	/* What was measured before a failure is still worth something. */
 	if (config->json)
 		bench_report_print_json(config);
-	if (rc == BENCH_OK && config->plot_file != NULL)
-		rc = bench_plot_write(config->report, config->plot_file, text);
 	return rc;
 }
 

@@ -39,22 +39,14 @@ void bench_figure(struct bench_result *result, enum bench_weight weight, const c
 	figure->weight = weight;
 }
 
-const struct bench_figure *bench_result_figure(const struct bench_result *result, const char *key)
+/* NULL when there is none. */
+static const struct bench_figure *find_figure(const struct bench_result *result, const char *key)
 {
 	for (uint32_t i = 0; i < result->figure_count; i++) {
 		if (strcmp(result->figures[i].key, key) == 0)
 			return &result->figures[i];
 	}
 	return NULL;
-}
-
-const char *bench_result_label(const struct bench_result *result, const char *key)
-{
-	for (uint32_t i = 0; i < result->label_count; i++) {
-		if (strcmp(result->labels[i].key, key) == 0)
-			return result->labels[i].value;
-	}
-	return "";
 }
 
 const char *bench_size_text(uint64_t bytes, char buffer[24])
@@ -81,7 +73,7 @@ static bool fits(const struct bench_result *header, const struct bench_result *r
 		return false;
 	for (uint32_t i = 0; i < result->figure_count; i++) {
 		if (result->figures[i].weight == BENCH_COLUMN &&
-		    bench_result_figure(header, result->figures[i].key) == NULL)
+		    find_figure(header, result->figures[i].key) == NULL)
 			return false;
 	}
 	return true;
@@ -145,7 +137,7 @@ static void print_row(FILE *out, const struct bench_result *header,
 
 		if (header->figures[i].weight != BENCH_COLUMN)
 			continue;
-		figure = bench_result_figure(result, header->figures[i].key);
+		figure = find_figure(result, header->figures[i].key);
 		if (figure != NULL)
 			format_value(figure->value, value);
 		fprintf(out, "%*s ", NARROW, value);
