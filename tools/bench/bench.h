@@ -1,20 +1,16 @@
 /* [E] orbitkv-bench: the cache beside the plainest ways to move the same bytes, in one run. */
-#ifndef ORBITKV_EXAMPLES_BENCH_H
-#define ORBITKV_EXAMPLES_BENCH_H
+#ifndef ORBITKV_TOOLS_BENCH_H
+#define ORBITKV_TOOLS_BENCH_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 #include <orbitkv/orbitkv.h>
+#include "tool_pattern.h"
 
-#define BENCH_TEXT 240
 #define BENCH_WAIT_MS 60000 /* longest any single operation may take */
-#define BENCH_KEY_BYTES 16
 #define BENCH_MAX_CASES 16
-
-/* Exit statuses. Every call here returns one of them and, unless 0, says why in its text. */
-enum { BENCH_OK = 0, BENCH_FAILED = 1, BENCH_USAGE = 2, BENCH_SKIPPED = 77 };
 
 /* ---- bench_shape.c: what one block holds ---- */
 
@@ -81,7 +77,7 @@ struct bench_config {
 	struct bench_cuda *cuda; /* NULL on the host device */
 	/* Work that runs beside; NULL: there is none of this kind, and why. */
 	struct bench_beside *beside[BENCH_KINDS];
-	char beside_reason[BENCH_KINDS][BENCH_TEXT];
+	char beside_reason[BENCH_KINDS][TOOL_TEXT];
 	struct bench_report *report;
 };
 
@@ -194,7 +190,7 @@ struct bench_result {
 	struct bench_figure figures[BENCH_MAX_FIGURES];
 	uint32_t label_count;
 	uint32_t figure_count;
-	char note[BENCH_TEXT];
+	char note[TOOL_TEXT];
 };
 
 void bench_label(struct bench_result *result, const char *key, const char *fmt, ...)

@@ -38,11 +38,11 @@ static int measure(const struct bench_config *config, uint64_t bytes, bool huge,
 	char size[24];
 	int rc = bench_shape_create(&spec, &shape, text);
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	local.manager_flags = huge ? OKV_MANAGER_HUGE_PAGES : 0;
 	rc = bench_rig_open(&local, &shape, 1, bytes, &rig, text);
-	if (rc == BENCH_OK) {
+	if (rc == TOOL_OK) {
 		double touch = (double)rig->manager.create_ns / 1e9;
 		double pin = (double)rig->register_ns / 1e9;
 
@@ -72,12 +72,12 @@ int bench_case_arena(const struct bench_config *config, char *text)
 	if (bytes > config->max_memory)
 		bytes = config->max_memory;
 	rc = measure(config, bytes, false, text);
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	if (huge >= bytes)
 		return measure(config, bytes, true, text);
 	bench_report_skip(config->report, "arena, huge pages",
 			  huge == 0 ? "this machine has reserved none"
 				    : "this machine has reserved too few");
-	return BENCH_OK;
+	return TOOL_OK;
 }

@@ -189,9 +189,9 @@ static int run_once(void *arg, struct bench_sample *ret_sample, char *text)
 
 	ret_sample->ns[BENCH_TOTAL] = bench_now_ns() - start;
 	if (result == 0)
-		return BENCH_OK;
-	snprintf(text, BENCH_TEXT, "a baseline's copy says CUDA error %d", result);
-	return BENCH_FAILED;
+		return TOOL_OK;
+	snprintf(text, TOOL_TEXT, "a baseline's copy says CUDA error %d", result);
+	return TOOL_FAILED;
 }
 
 static int list_copies(struct baseline *b, char *text)
@@ -203,8 +203,8 @@ static int list_copies(struct baseline *b, char *text)
 	b->from = calloc(b->row_count, sizeof(*b->from));
 	b->sizes = calloc(b->row_count, sizeof(*b->sizes));
 	if (b->to == NULL || b->from == NULL || b->sizes == NULL) {
-		snprintf(text, BENCH_TEXT, "out of memory");
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	for (uint64_t i = 0; i < b->row_count; i++) {
 		const struct bench_row *row = &b->rows->rows[i];
@@ -214,7 +214,7 @@ static int list_copies(struct baseline *b, char *text)
 		b->from[i] = publish ? p->gpu + row->page_at : host;
 		b->sizes[i] = p->shape->segment_bytes;
 	}
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 /* Where bytes to the host lie beside others to the device. */
@@ -225,11 +225,11 @@ static uint64_t second_of(const struct baseline *b)
 
 static int prepare_contiguous(struct baseline *b, uint32_t content, char *text)
 {
-	int rc = BENCH_OK;
+	int rc = TOOL_OK;
 
 	if (b->direction != BENCH_PUBLISH)
 		rc = bench_stretch_to_pages(b->pages, 0, b->bytes, content, text);
-	if (rc == BENCH_OK && b->direction != BENCH_RESTORE)
+	if (rc == TOOL_OK && b->direction != BENCH_RESTORE)
 		rc = bench_stretch_to_staging(b->pages, second_of(b), b->bytes, content, text);
 	return rc;
 }
@@ -254,7 +254,7 @@ static int prepare(struct baseline *b, bool rows, uint32_t content, char *text)
 static int verify(struct baseline *b, bool rows, uint32_t content, char *text)
 {
 	uint64_t second = second_of(b);
-	int rc = BENCH_OK;
+	int rc = TOOL_OK;
 
 	if (rows && b->direction == BENCH_RESTORE)
 		return bench_pages_check(b->pages, b->rows, b->row_count, content, text);
@@ -262,7 +262,7 @@ static int verify(struct baseline *b, bool rows, uint32_t content, char *text)
 		return bench_staging_check(b->pages, b->rows, b->row_count, content, text);
 	if (b->direction != BENCH_PUBLISH)
 		rc = bench_pages_compare(b->pages, 0, 0, b->bytes, text);
-	if (rc == BENCH_OK && b->direction != BENCH_RESTORE)
+	if (rc == TOOL_OK && b->direction != BENCH_RESTORE)
 		rc = bench_pages_compare(b->pages, second, second, b->bytes, text);
 	return rc;
 }
@@ -291,20 +291,20 @@ int bench_baseline_run(struct bench_pages *pages, const struct bench_rows *rows,
 				  .warm_up = 2,
 				  .max_runs = config->max_runs,
 				  .max_ns = config->set_ns};
-	int rc = BENCH_OK;
+	int rc = TOOL_OK;
 
 	memset(ret_set, 0, sizeof(*ret_set));
 	if (run.fn == NULL || (on_gpu && batched && config->cuda->batch == NULL))
-		return BENCH_SKIPPED;
+		return TOOL_SKIPPED;
 	b.row_count = rows_of(kind, config, rows->count);
 	b.bytes = b.row_count * pages->shape->segment_bytes;
 	if (on_gpu && batched)
 		rc = list_copies(&b, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = prepare(&b, kind != BENCH_CONTIGUOUS, content, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_set_run(&plan, ret_set, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = verify(&b, kind != BENCH_CONTIGUOUS, content, text);
 	ret_set->bytes = direction == BENCH_BOTH ? 2 * b.bytes : b.bytes;
 	free(b.to);

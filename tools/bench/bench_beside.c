@@ -58,9 +58,9 @@ static int try_once(const struct bench_work *work, char *text)
 	if (result == 0)
 		result = drained;
 	if (result == 0)
-		return BENCH_OK;
-	snprintf(text, BENCH_TEXT, "it does not run on this GPU: error %d", result);
-	return BENCH_SKIPPED;
+		return TOOL_OK;
+	snprintf(text, TOOL_TEXT, "it does not run on this GPU: error %d", result);
+	return TOOL_SKIPPED;
 }
 
 static int create(struct bench_cuda *cuda, uint32_t kind, struct bench_beside **ret_beside,
@@ -70,41 +70,41 @@ static int create(struct bench_cuda *cuda, uint32_t kind, struct bench_beside **
 	int rc;
 
 	if (beside == NULL) {
-		snprintf(text, BENCH_TEXT, "out of memory");
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	beside->cuda = cuda;
 	beside->kind = kind;
 	pthread_mutex_init(&beside->lock, NULL);
 	pthread_cond_init(&beside->ended, NULL);
 	rc = kinds[kind].open(cuda, kinds[kind].size, &beside->work, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = try_once(&beside->work, text);
-	if (rc != BENCH_OK) {
+	if (rc != TOOL_OK) {
 		destroy(beside);
 		return rc;
 	}
 	*ret_beside = beside;
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 int bench_beside_open(struct bench_config *config, char *text)
 {
 	for (uint32_t k = 0; k < BENCH_KINDS; k++) {
 		char *reason = config->beside_reason[k];
-		int rc = BENCH_SKIPPED;
+		int rc = TOOL_SKIPPED;
 
 		if (config->cuda == NULL)
-			snprintf(reason, BENCH_TEXT,
+			snprintf(reason, TOOL_TEXT,
 				 "it runs on a GPU, and this is the host device");
 		else
 			rc = create(config->cuda, k, &config->beside[k], reason);
-		if (rc == BENCH_FAILED) {
-			memcpy(text, reason, BENCH_TEXT);
+		if (rc == TOOL_FAILED) {
+			memcpy(text, reason, TOOL_TEXT);
 			return rc;
 		}
 	}
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 void bench_beside_close(struct bench_config *config)
@@ -127,7 +127,7 @@ void bench_beside_report_missing(const struct bench_config *config, const char *
 
 	for (uint32_t k = 0; k < BENCH_KINDS; k++) {
 		char names[32] = "";
-		char why[BENCH_TEXT];
+		char why[TOOL_TEXT];
 
 		for (uint32_t other = k; other < BENCH_KINDS; other++) {
 			size_t length = strlen(names);

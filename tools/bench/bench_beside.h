@@ -1,6 +1,6 @@
 /* [E] Work on the GPU that may run beside a measurement, one kind at a time. */
-#ifndef ORBITKV_EXAMPLES_BENCH_BESIDE_H
-#define ORBITKV_EXAMPLES_BENCH_BESIDE_H
+#ifndef ORBITKV_TOOLS_BENCH_BESIDE_H
+#define ORBITKV_TOOLS_BENCH_BESIDE_H
 
 #include "bench.h"
 #include "bench_cuda.h"
@@ -30,7 +30,7 @@ struct bench_work {
 	void *self; /* owned */
 };
 
-/* BENCH_SKIPPED with the reason where the GPU, its driver or a library has no such work. */
+/* TOOL_SKIPPED with the reason where the GPU, its driver or a library has no such work. */
 
 /* bench_product.c: bf16 products of matrices of so many rows and columns, by cuBLAS. */
 int bench_product_open(struct bench_cuda *cuda, unsigned side, struct bench_work *ret_work,

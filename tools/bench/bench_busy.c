@@ -60,11 +60,11 @@ int bench_busy_end(struct bench_busy *busy, int rc, char *text)
 		return rc;
 	bench_beside_stop(busy->beside);
 	failure = bench_beside_failure(busy->beside);
-	if (rc != BENCH_OK || failure == 0)
+	if (rc != TOOL_OK || failure == 0)
 		return rc;
-	snprintf(text, BENCH_TEXT, "the work beside (%s) ended with error %d",
+	snprintf(text, TOOL_TEXT, "the work beside (%s) ended with error %d",
 		 bench_beside_name(busy->beside), failure);
-	return BENCH_FAILED;
+	return TOOL_FAILED;
 }
 
 static void report_one(const struct bench_work *work, const char *when, double unit_ns,

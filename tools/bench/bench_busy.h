@@ -1,6 +1,6 @@
 /* [E] What the work beside a measurement keeps of its speed. */
-#ifndef ORBITKV_EXAMPLES_BENCH_BUSY_H
-#define ORBITKV_EXAMPLES_BENCH_BUSY_H
+#ifndef ORBITKV_TOOLS_BENCH_BUSY_H
+#define ORBITKV_TOOLS_BENCH_BUSY_H
 
 #include "bench_beside.h"
 
@@ -18,7 +18,7 @@ void bench_busy_begin(struct bench_beside *beside, struct bench_busy *ret_busy);
 /* The measurement that counts begins, after its preparations, and has ended. */
 void bench_busy_again(struct bench_busy *busy);
 void bench_busy_mark(struct bench_busy *busy);
-/* Stop it. rc, or BENCH_FAILED when that was good and the work was not. */
+/* Stop it. rc, or TOOL_FAILED when that was good and the work was not. */
 int bench_busy_end(struct bench_busy *busy, int rc, char *text);
 /* Figures of the work; what it kept, when the measurement saw enough of it. */
 void bench_busy_report(const struct bench_busy *busy, struct bench_result *result);

@@ -108,19 +108,19 @@ static int create_objects(struct chain *chain, char *text)
 	int rc;
 
 	if (missing != NULL) {
-		snprintf(text, BENCH_TEXT, "the driver lacks %s", missing);
-		return BENCH_SKIPPED;
+		snprintf(text, TOOL_TEXT, "the driver lacks %s", missing);
+		return TOOL_SKIPPED;
 	}
 	rc = bench_cuda_said(chain->calls.load(&chain->module, image), "cuModuleLoadData", text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_cuda_said(
 			chain->calls.get_function(&chain->function, chain->module, "nothing"),
 			"cuModuleGetFunction", text);
 	/* Without a priority, as engines create theirs. */
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_cuda_said(cu->stream_create(&chain->stream, STREAM_NON_BLOCKING),
 				     "cuStreamCreate", text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_cuda_said(cu->event_create(&chain->end, EVENT_DISABLE_TIMING),
 				     "cuEventCreate", text);
 	return rc;
@@ -133,16 +133,16 @@ int bench_chain_open(struct bench_cuda *cuda, unsigned kernels, struct bench_wor
 	int rc;
 
 	if (chain == NULL) {
-		snprintf(text, BENCH_TEXT, "out of memory");
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	chain->cuda = cuda;
 	chain->kernels = kernels;
 	rc = create_objects(chain, text);
-	if (rc != BENCH_OK) {
+	if (rc != TOOL_OK) {
 		close_chain(chain);
 		return rc;
 	}
 	*ret_work = (struct bench_work){&work_calls, chain};
-	return BENCH_OK;
+	return TOOL_OK;
 }

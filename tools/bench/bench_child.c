@@ -22,7 +22,7 @@ struct greeting {
 	int32_t status;
 	uint32_t reserved;
 	uint64_t create_ns;
-	char text[BENCH_TEXT];
+	char text[TOOL_TEXT];
 };
 
 bool bench_send(int fd, const void *bytes, size_t size)
@@ -69,11 +69,11 @@ pid_t bench_spawn(const char *const argv[], int *ret_to, int *ret_from, char *te
 	int rc;
 
 	if (pipe2(to, O_CLOEXEC) != 0) {
-		snprintf(text, BENCH_TEXT, "pipe: %s", strerror(errno));
+		snprintf(text, TOOL_TEXT, "pipe: %s", strerror(errno));
 		return -1;
 	}
 	if (pipe2(from, O_CLOEXEC) != 0) {
-		snprintf(text, BENCH_TEXT, "pipe: %s", strerror(errno));
+		snprintf(text, TOOL_TEXT, "pipe: %s", strerror(errno));
 		close(to[0]);
 		close(to[1]);
 		return -1;
@@ -87,7 +87,7 @@ pid_t bench_spawn(const char *const argv[], int *ret_to, int *ret_from, char *te
 	close(to[0]);
 	close(from[1]);
 	if (rc != 0) {
-		snprintf(text, BENCH_TEXT, "posix_spawn: %s", strerror(rc));
+		snprintf(text, TOOL_TEXT, "posix_spawn: %s", strerror(rc));
 		close(to[1]);
 		close(from[0]);
 		return -1;
@@ -101,25 +101,25 @@ static int make_directory(struct bench_manager *manager, char *text)
 {
 	strcpy(manager->directory, "/tmp/orbitkv-bench-XXXXXX");
 	if (mkdtemp(manager->directory) == NULL) {
-		snprintf(text, BENCH_TEXT, "mkdtemp: %s", strerror(errno));
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "mkdtemp: %s", strerror(errno));
+		return TOOL_FAILED;
 	}
 	snprintf(manager->socket, sizeof(manager->socket), "%s/manager.sock", manager->directory);
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 int bench_manager_start(uint64_t memory_bytes, uint32_t flags, struct bench_manager *ret_manager,
 			char *text)
 {
 	struct bench_manager manager = {.pid = -1};
-	struct greeting greeting = {.status = BENCH_FAILED};
+	struct greeting greeting = {.status = TOOL_FAILED};
 	char memory[24];
 	char flag_text[24];
 	int to;
 	int from;
 	int rc = make_directory(&manager, text);
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	snprintf(memory, sizeof(memory), "%llu", (unsigned long long)memory_bytes);
 	snprintf(flag_text, sizeof(flag_text), "%u", flags);
@@ -127,20 +127,20 @@ int bench_manager_start(uint64_t memory_bytes, uint32_t flags, struct bench_mana
 	manager.pid = bench_spawn(argv, &to, &from, text);
 	if (manager.pid < 0) {
 		rmdir(manager.directory);
-		return BENCH_FAILED;
+		return TOOL_FAILED;
 	}
 	close(to);
 	if (!bench_receive(from, &greeting, sizeof(greeting)))
 		snprintf(greeting.text, sizeof(greeting.text), "the Manager did not start");
 	close(from);
-	if (greeting.status != BENCH_OK) {
-		memcpy(text, greeting.text, BENCH_TEXT);
+	if (greeting.status != TOOL_OK) {
+		memcpy(text, greeting.text, TOOL_TEXT);
 		bench_manager_stop(&manager);
-		return BENCH_FAILED;
+		return TOOL_FAILED;
 	}
 	manager.create_ns = greeting.create_ns;
 	*ret_manager = manager;
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 int bench_manager_stop(struct bench_manager *manager)
@@ -150,13 +150,13 @@ int bench_manager_stop(struct bench_manager *manager)
 	kill(manager->pid, SIGTERM);
 	while (waitpid(manager->pid, &status, 0) < 0) {
 		if (errno != EINTR)
-			return BENCH_FAILED;
+			return TOOL_FAILED;
 	}
 	manager->pid = -1;
 	/* One that was killed leaves its socket behind. */
 	unlink(manager->socket);
 	rmdir(manager->directory);
-	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? BENCH_OK : BENCH_FAILED;
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 uint64_t bench_anonymous_bytes(pid_t pid)
@@ -229,7 +229,7 @@ static int create(uint64_t memory_bytes, uint32_t flags, const char *socket,
 
 static int serve(uint64_t memory_bytes, uint32_t flags, const char *socket)
 {
-	struct greeting greeting = {.status = BENCH_FAILED};
+	struct greeting greeting = {.status = TOOL_FAILED};
 	struct sigaction action = {.sa_handler = stop_serving};
 	struct okv_manager *manager;
 	struct okv_error err = {.text = ""};
@@ -237,11 +237,11 @@ static int serve(uint64_t memory_bytes, uint32_t flags, const char *socket)
 
 	if (rc != 0) {
 		bench_send(STDOUT_FILENO, &greeting, sizeof(greeting));
-		return BENCH_FAILED;
+		return TOOL_FAILED;
 	}
 	serving = manager;
 	sigaction(SIGTERM, &action, NULL);
-	greeting.status = BENCH_OK;
+	greeting.status = TOOL_OK;
 	bench_send(STDOUT_FILENO, &greeting, sizeof(greeting));
 	rc = okv_manager_run(manager, &err);
 	if (rc != 0)
@@ -249,7 +249,7 @@ static int serve(uint64_t memory_bytes, uint32_t flags, const char *socket)
 	signal(SIGTERM, SIG_IGN);
 	serving = NULL;
 	okv_manager_destroy(manager);
-	return rc == 0 ? BENCH_OK : BENCH_FAILED;
+	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 int bench_child_main(int argc, char **argv)
@@ -263,5 +263,5 @@ int bench_child_main(int argc, char **argv)
 	if (strcmp(argv[1], "@client") == 0 && argc == 5)
 		return bench_client_main(argv[2], (uint32_t)strtoul(argv[3], NULL, 10),
 					 (uint32_t)strtoul(argv[4], NULL, 10));
-	return BENCH_USAGE;
+	return TOOL_USAGE;
 }

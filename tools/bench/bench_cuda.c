@@ -58,28 +58,28 @@ static int load(struct bench_cuda *cuda, char *text)
 
 	cuda->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	if (cuda->library == NULL) {
-		snprintf(text, BENCH_TEXT, "no NVIDIA driver: %s", dlerror());
-		return BENCH_SKIPPED;
+		snprintf(text, TOOL_TEXT, "no NVIDIA driver: %s", dlerror());
+		return TOOL_SKIPPED;
 	}
 	missing = bench_symbols_load(cuda->library, symbols, sizeof(symbols) / sizeof(symbols[0]),
 				     &cuda->cu);
 	if (missing != NULL) {
-		snprintf(text, BENCH_TEXT, "the driver lacks %s", missing);
-		return BENCH_SKIPPED;
+		snprintf(text, TOOL_TEXT, "the driver lacks %s", missing);
+		return TOOL_SKIPPED;
 	}
 	/* The form of CUDA 13; the one of 12.8 takes one more argument. */
 	void *batch = dlsym(cuda->library, "cuMemcpyBatchAsync_v2");
 
 	memcpy(&cuda->batch, &batch, sizeof(batch));
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 int bench_cuda_said(int result, const char *what, char *text)
 {
 	if (result == 0)
-		return BENCH_OK;
-	snprintf(text, BENCH_TEXT, "%s says CUDA error %d", what, result);
-	return BENCH_SKIPPED;
+		return TOOL_OK;
+	snprintf(text, TOOL_TEXT, "%s says CUDA error %d", what, result);
+	return TOOL_SKIPPED;
 }
 
 static int open_context(struct bench_cuda *cuda, char *text)
@@ -87,19 +87,19 @@ static int open_context(struct bench_cuda *cuda, char *text)
 	const struct bench_cuda_calls *cu = &cuda->cu;
 	int rc = bench_cuda_said(cu->init(0), "cuInit", text);
 
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_cuda_said(cu->device_get(&cuda->device, 0), "cuDeviceGet", text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_cuda_said(cu->context_retain(&cuda->context, cuda->device),
 				     "cuDevicePrimaryCtxRetain", text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_cuda_said(cu->context_set_current(cuda->context), "cuCtxSetCurrent",
 				     text);
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	cu->driver_version(&cuda->driver);
 	cu->device_name(cuda->name, sizeof(cuda->name), cuda->device);
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 static int create_streams(struct bench_cuda *cuda, char *text)
@@ -121,20 +121,20 @@ int bench_cuda_open(struct bench_cuda **ret_cuda, char *text)
 	int rc;
 
 	if (cuda == NULL) {
-		snprintf(text, BENCH_TEXT, "out of memory");
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	rc = load(cuda, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = open_context(cuda, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = create_streams(cuda, text);
-	if (rc != BENCH_OK) {
+	if (rc != TOOL_OK) {
 		bench_cuda_close(cuda);
 		return rc;
 	}
 	*ret_cuda = cuda;
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 void bench_cuda_close(struct bench_cuda *cuda)

@@ -1,6 +1,6 @@
 /* [E] The CUDA driver and cuBLAS for orbitkv-bench, loaded at run time; no CUDA header needed. */
-#ifndef ORBITKV_EXAMPLES_BENCH_CUDA_H
-#define ORBITKV_EXAMPLES_BENCH_CUDA_H
+#ifndef ORBITKV_TOOLS_BENCH_CUDA_H
+#define ORBITKV_TOOLS_BENCH_CUDA_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,10 +81,10 @@ struct bench_symbol {
 /* Into ret_calls. The first name that the library lacks, or NULL. */
 const char *bench_symbols_load(void *library, const struct bench_symbol *symbols, size_t count,
 			       void *ret_calls);
-/* BENCH_OK for 0; BENCH_SKIPPED, and who says which CUDA error, in text. */
+/* TOOL_OK for 0; TOOL_SKIPPED, and who says which CUDA error, in text. */
 int bench_cuda_said(int result, const char *what, char *text);
 
-/* BENCH_SKIPPED with the reason in text (BENCH_TEXT bytes) where there is no GPU. */
+/* TOOL_SKIPPED with the reason in text (TOOL_TEXT bytes) where there is no GPU. */
 int bench_cuda_open(struct bench_cuda **ret_cuda, char *text);
 void bench_cuda_close(struct bench_cuda *cuda);
 /* So that the events of at least count layers exist. */

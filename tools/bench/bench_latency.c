@@ -30,7 +30,7 @@ static int run_small(void *arg, struct bench_sample *ret_sample, char *text)
 	struct okv_op *op;
 	int rc = bench_rig_restore_start(s->rig, BENCH_RESTORE_HALF, &s->hold, NULL, 0, &op, text);
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	if (s->poll) {
 		while (okv_op_poll(op, NULL) == OKV_E_RUNNING)
@@ -58,10 +58,10 @@ static int time_small(struct small *s, bench_run_fn *run, struct bench_busy *bus
 
 	memset(ret_set, 0, sizeof(*ret_set));
 	rc = bench_pages_poison(&s->rig->pages, BENCH_RESTORE_HALF, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_set_run(&plan, ret_set, text);
 	ret_set->bytes = s->rows.bytes;
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_pages_check(&s->rig->pages, &s->rows, s->rows.count, s->content, text);
 	return rc;
 }
@@ -108,13 +108,13 @@ static int measure_latency(struct small *s, struct bench_beside *beside, char *t
 	s->poll = false;
 	rc = time_small(s, run_small, &busy, &sets[0], text);
 	s->poll = true;
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = time_small(s, run_small, &busy, &sets[1], text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_baseline_run(&s->rig->pages, &s->rows, BENCH_RESTORE, BENCH_LOOP,
 					bench_rig_ids(s->rig, s->count), &sets[2], text);
 	rc = bench_busy_end(&busy, rc, text);
-	if (rc == BENCH_OK) {
+	if (rc == TOOL_OK) {
 		double wait = bench_set_us(&sets[0], BENCH_TOTAL, 500);
 		double bare = bench_set_us(&sets[2], BENCH_TOTAL, 500);
 
@@ -151,16 +151,16 @@ static int with_rows(struct small *s, uint32_t count, bool tidy, small_fn *fn, c
 	bench_pages_arrange(&s->rig->pages, tidy, count);
 	rc = bench_rig_hold(s->rig, s->content, s->rig->pages.contents[BENCH_RESTORE_HALF], count,
 			    &s->hold, text);
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	rc = bench_rows_create(&s->rig->pages, BENCH_RESTORE_HALF, count, s->hold.found.groups,
 			       &s->rows, text);
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		goto undo_hold;
 	do {
 		rc = fn(s, beside, text);
 		beside = bench_beside_next(config, s->rig->shape->spec.name, beside);
-	} while (rc == BENCH_OK && beside != NULL);
+	} while (rc == TOOL_OK && beside != NULL);
 	bench_rows_fini(&s->rows);
 undo_hold:
 	bench_rig_drop(&s->hold);
@@ -174,24 +174,24 @@ static int with_rig(const struct bench_config *config, const struct bench_spec *
 	struct bench_shape shape;
 	struct bench_hold pin;
 	struct small *s;
-	char ignored[BENCH_TEXT];
+	char ignored[TOOL_TEXT];
 	int rc = bench_shape_create(spec, &shape, text);
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	s = calloc(1, sizeof(*s));
 	if (s == NULL) {
-		snprintf(text, BENCH_TEXT, "out of memory");
-		rc = BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		rc = TOOL_FAILED;
 		goto undo_shape;
 	}
 	rc = bench_rig_open(config, &shape, blocks, 2 * blocks * shape.block_bytes + SMALL_MEMORY,
 			    &s->rig, text);
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		goto undo_small;
 	s->count = blocks;
 	rc = bench_rig_seed(s->rig, blocks, &s->content, &pin, text);
-	if (rc == BENCH_OK) {
+	if (rc == TOOL_OK) {
 		rc = each(s, text);
 		bench_rig_drop(&pin);
 	}
@@ -220,13 +220,13 @@ int bench_case_latency(const struct bench_config *config, char *text)
 		{"36 x 512 KiB", 1, 32768, 16, 1, {{OKV_GROUP_FULL, 36, 0}}},
 	};
 	struct bench_config local = *config;
-	int rc = BENCH_OK;
+	int rc = TOOL_OK;
 
 	local.max_runs = config->quick ? 1000 : MAX_RUNS;
 	local.set_ns = config->quick ? 100000000u : 1000000000u;
-	for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]) && rc == BENCH_OK; i++)
+	for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]) && rc == TOOL_OK; i++)
 		rc = with_rig(&local, &specs[i], 4, latency_of_rig, text);
-	if (rc == BENCH_OK && model != NULL)
+	if (rc == TOOL_OK && model != NULL)
 		rc = with_rig(&local, model, 4, latency_of_rig, text);
 	return rc;
 }
@@ -254,14 +254,14 @@ static int run_first(void *arg, struct bench_sample *ret_sample, char *text)
 					 &op, text);
 	int waited;
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	waited = wait_first(s, op);
 	s->first_ns[s->first_count++ % MAX_RUNS] = bench_now_ns() - start;
 	rc = bench_rig_finish(op, s->rows.bytes, start, ret_sample, text);
-	if (rc == BENCH_OK && waited != 0) {
-		snprintf(text, BENCH_TEXT, "waiting for layer 0 says %d", waited);
-		rc = BENCH_FAILED;
+	if (rc == TOOL_OK && waited != 0) {
+		snprintf(text, TOOL_TEXT, "waiting for layer 0 says %d", waited);
+		rc = TOOL_FAILED;
 	}
 	return rc;
 }
@@ -280,7 +280,7 @@ static int measure_first(struct small *s, struct bench_beside *beside, char *tex
 	bench_busy_begin(beside, &busy);
 	rc = time_small(s, run_first, &busy, &set, text);
 	rc = bench_busy_end(&busy, rc, text);
-	if (rc == BENCH_OK) {
+	if (rc == TOOL_OK) {
 		uint32_t warm = s->first_count - set.count; /* the samples before the set's */
 		double all = bench_set_us(&set, BENCH_TOTAL, 500);
 		double first = bench_percentile_us(s->first_ns + warm, set.count, 500);
@@ -308,17 +308,17 @@ static int name_events(struct small *s, char *text)
 	uint32_t layers = s->rig->shape->layer_count;
 
 	if (cuda == NULL)
-		return BENCH_OK;
+		return TOOL_OK;
 	s->events = calloc(layers, sizeof(*s->events));
 	if (s->events == NULL || bench_cuda_events(cuda, layers) != 0) {
-		snprintf(text, BENCH_TEXT, "no memory for %u events", layers);
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "no memory for %u events", layers);
+		return TOOL_FAILED;
 	}
 	for (uint32_t l = 0; l < layers; l++) {
 		s->events[l].layer = l;
 		s->events[l].event = cuda->layers[l];
 	}
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 static int first_of_rig(struct small *s, char *text)
@@ -326,9 +326,9 @@ static int first_of_rig(struct small *s, char *text)
 	uint32_t most = s->count;
 	int rc = name_events(s, text);
 
-	for (uint32_t count = 1; count <= most && rc == BENCH_OK; count *= 8) {
+	for (uint32_t count = 1; count <= most && rc == TOOL_OK; count *= 8) {
 		rc = with_rows(s, count, true, measure_first, text);
-		if (rc == BENCH_OK && count > 1)
+		if (rc == TOOL_OK && count > 1)
 			rc = with_rows(s, count, false, measure_first, text);
 	}
 	return rc;
@@ -353,12 +353,12 @@ int bench_case_first_layer(const struct bench_config *config, char *text)
 	const char *name;
 	struct bench_config local = *config;
 	uint32_t blocks = config->quick && config->cuda == NULL ? 8 : 64;
-	int rc = BENCH_OK;
+	int rc = TOOL_OK;
 
 	local.spread = true;
 	local.max_runs = MAX_RUNS - 200;
 	local.set_ns = config->quick ? 30000000u : 500000000u;
-	for (uint32_t i = 0; rc == BENCH_OK; i++) {
+	for (uint32_t i = 0; rc == TOOL_OK; i++) {
 		name = bench_part_first_layer(config, i, NULL);
 		if (name == NULL)
 			break;

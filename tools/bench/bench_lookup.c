@@ -1,7 +1,6 @@
 /* [E] Lookups by client processes, and an index of millions of blocks. */
 #include "bench_lookup.h"
 #include "bench_rig.h"
-#include "replay.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +25,7 @@ struct lookups {
 	uint64_t elapsed_ns;
 	double p50_us;
 	double p99_us;
-	char text[BENCH_TEXT];
+	char text[TOOL_TEXT];
 };
 
 /* ---- one process ---- */
@@ -48,13 +47,13 @@ static int look_up(struct okv_namespace *ns, const struct okv_keys *keys, bool l
 	okv_lease_release(held);
 	if (rc != 0) {
 		bench_explain(text, "okv_lookup", rc, &err);
-		return BENCH_FAILED;
+		return TOOL_FAILED;
 	}
 	if (found.groups[0].count == keys->count)
-		return BENCH_OK;
-	snprintf(text, BENCH_TEXT, "only %u of %u keys are found", found.groups[0].count,
+		return TOOL_OK;
+	snprintf(text, TOOL_TEXT, "only %u of %u keys are found", found.groups[0].count,
 		 keys->count);
-	return BENCH_FAILED;
+	return TOOL_FAILED;
 }
 
 /* `bytes` holds `groups` runs of keys->count keys; they are asked for in random order. */
@@ -65,16 +64,16 @@ static int time_lookups(struct okv_namespace *ns, struct okv_keys *keys, const u
 	uint64_t random = 0x9e3779b97f4a7c15ull;
 	uint64_t begin = bench_now_ns();
 	uint64_t before = begin;
-	int rc = ns_samples != NULL ? BENCH_OK : BENCH_FAILED;
+	int rc = ns_samples != NULL ? TOOL_OK : TOOL_FAILED;
 
 	ret_lookups->count = 0;
-	while (rc == BENCH_OK && before - begin < limit_ns) {
+	while (rc == TOOL_OK && before - begin < limit_ns) {
 		uint64_t after;
 
 		random ^= random << 13;
 		random ^= random >> 7;
 		random ^= random << 17;
-		keys->keys = bytes + (random >> 32) % groups * keys->count * BENCH_KEY_BYTES;
+		keys->keys = bytes + (random >> 32) % groups * keys->count * TOOL_KEY_BYTES;
 		before = bench_now_ns();
 		rc = look_up(ns, keys, lease, ret_lookups->text);
 		after = bench_now_ns();
@@ -83,7 +82,7 @@ static int time_lookups(struct okv_namespace *ns, struct okv_keys *keys, const u
 	}
 	ret_lookups->elapsed_ns = before - begin;
 	ret_lookups->status = rc;
-	if (rc == BENCH_OK) {
+	if (rc == TOOL_OK) {
 		uint32_t kept = ret_lookups->count < SAMPLES ? ret_lookups->count : SAMPLES;
 
 		ret_lookups->p50_us = bench_percentile_us(ns_samples, kept, 500);
@@ -114,28 +113,28 @@ static int open_client(const char *socket, struct bench_shape *shape,
 	}
 	if (rc != 0)
 		bench_explain(text, "a client", rc, &err);
-	return rc == 0 ? BENCH_OK : BENCH_FAILED;
+	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 int bench_client_main(const char *socket, uint32_t keys, uint32_t ms)
 {
-	struct lookups lookups = {.status = BENCH_FAILED};
+	struct lookups lookups = {.status = TOOL_FAILED};
 	struct bench_shape shape = {.layer_count = 0};
 	struct okv_engine *engine = NULL;
 	struct okv_namespace *ns = NULL;
-	uint8_t bytes[KEYS * BENCH_KEY_BYTES];
-	struct okv_keys asked = {.count = keys, .key_bytes = BENCH_KEY_BYTES, .keys = bytes};
+	uint8_t bytes[KEYS * TOOL_KEY_BYTES];
+	struct okv_keys asked = {.count = keys, .key_bytes = TOOL_KEY_BYTES, .keys = bytes};
 	char go = 0;
 	int rc = bench_shape_create(&small_spec, &shape, lookups.text);
 
 	for (uint32_t i = 0; i < KEYS; i++)
-		replay_key(FIRST_KEY + i, bytes + (size_t)i * BENCH_KEY_BYTES);
-	if (rc == BENCH_OK)
+		tool_key(FIRST_KEY + i, bytes + (size_t)i * TOOL_KEY_BYTES);
+	if (rc == TOOL_OK)
 		rc = open_client(socket, &shape, &engine, &ns, lookups.text);
-	for (uint32_t i = 0; i < WARM_UP && rc == BENCH_OK; i++)
+	for (uint32_t i = 0; i < WARM_UP && rc == TOOL_OK; i++)
 		rc = look_up(ns, &asked, false, lookups.text);
 	bench_send(STDOUT_FILENO, &go, 1); /* ready, or not */
-	if (rc == BENCH_OK && bench_receive(STDIN_FILENO, &go, 1))
+	if (rc == TOOL_OK && bench_receive(STDIN_FILENO, &go, 1))
 		rc = time_lookups(ns, &asked, bytes, 1, false, (uint64_t)ms * 1000000, &lookups);
 	bench_send(STDOUT_FILENO, &lookups, sizeof(lookups));
 	okv_namespace_close(ns);
@@ -162,23 +161,23 @@ static int start_client(const char *socket, uint32_t keys, uint32_t ms, struct c
 	snprintf(key_text, sizeof(key_text), "%u", keys);
 	snprintf(ms_text, sizeof(ms_text), "%u", ms);
 	ret_client->pid = bench_spawn(argv, &ret_client->to, &ret_client->from, text);
-	return ret_client->pid > 0 ? BENCH_OK : BENCH_FAILED;
+	return ret_client->pid > 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 static int collect(struct client *clients, uint32_t count, struct lookups *ret_all, char *text)
 {
 	double p50[MAX_CLIENTS] = {0};
-	int rc = BENCH_OK;
+	int rc = TOOL_OK;
 
 	memset(ret_all, 0, sizeof(*ret_all));
 	for (uint32_t i = 0; i < count; i++) {
-		struct lookups one = {.status = BENCH_FAILED};
+		struct lookups one = {.status = TOOL_FAILED};
 
 		if (!bench_receive(clients[i].from, &one, sizeof(one)))
 			snprintf(one.text, sizeof(one.text), "a client died");
-		if (one.status != BENCH_OK && rc == BENCH_OK) {
-			memcpy(text, one.text, BENCH_TEXT);
-			rc = BENCH_FAILED;
+		if (one.status != TOOL_OK && rc == TOOL_OK) {
+			memcpy(text, one.text, TOOL_TEXT);
+			rc = TOOL_FAILED;
 		}
 		p50[i] = one.p50_us;
 		ret_all->count += one.count;
@@ -198,18 +197,18 @@ static int run_clients(const char *socket, uint32_t keys, uint32_t count, uint32
 	struct client clients[MAX_CLIENTS];
 	uint32_t started = 0;
 	char go = 1;
-	int rc = BENCH_OK;
+	int rc = TOOL_OK;
 
-	while (started < count && rc == BENCH_OK) {
+	while (started < count && rc == TOOL_OK) {
 		rc = start_client(socket, keys, ms, &clients[started], text);
-		if (rc == BENCH_OK)
+		if (rc == TOOL_OK)
 			started++;
 	}
 	for (uint32_t i = 0; i < started; i++)
 		bench_receive(clients[i].from, &go, 1);
 	for (uint32_t i = 0; i < started; i++)
 		bench_send(clients[i].to, &go, 1);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = collect(clients, started, ret_all, text);
 	for (uint32_t i = 0; i < started; i++) {
 		close(clients[i].to);
@@ -239,22 +238,22 @@ static void report_lookups(const struct bench_config *config, const char *kind, 
 static int lookups_of_rig(struct bench_rig *rig, uint32_t keys, uint32_t ms, char *text)
 {
 	static const uint32_t clients[] = {1, 4, MAX_CLIENTS};
-	struct okv_keys asked = {.count = keys, .key_bytes = BENCH_KEY_BYTES};
+	struct okv_keys asked = {.count = keys, .key_bytes = TOOL_KEY_BYTES};
 	struct lookups lookups = {.status = 0};
 	int rc;
 
 	for (size_t c = 0; c < sizeof(clients) / sizeof(clients[0]); c++) {
 		rc = run_clients(rig->manager.socket, keys, clients[c], ms, &lookups, text);
-		if (rc != BENCH_OK)
+		if (rc != TOOL_OK)
 			return rc;
 		report_lookups(rig->config, "peek", keys, clients[c], &lookups);
 	}
 	bench_rig_keys(rig, FIRST_KEY, NULL, KEYS);
 	rc = time_lookups(rig->ns, &asked, rig->keys, 1, true, (uint64_t)ms * 1000000, &lookups);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		report_lookups(rig->config, "lease", keys, 1, &lookups);
 	else
-		memcpy(text, lookups.text, BENCH_TEXT);
+		memcpy(text, lookups.text, TOOL_TEXT);
 	return rc;
 }
 
@@ -266,20 +265,20 @@ int bench_case_lookups(const struct bench_config *config, char *text)
 	struct bench_shape shape;
 	struct bench_hold pin;
 	struct bench_rig *rig;
-	char ignored[BENCH_TEXT];
+	char ignored[TOOL_TEXT];
 	uint32_t first;
 	int rc = bench_shape_create(&small_spec, &shape, text);
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	local.device = OKV_DEVICE_HOST; /* no page is touched */
 	local.cuda = NULL;
 	rc = bench_rig_open(&local, &shape, KEYS, MEMORY, &rig, text);
-	if (rc == BENCH_OK) {
+	if (rc == TOOL_OK) {
 		rc = bench_rig_seed(rig, KEYS, &first, &pin, text);
-		if (rc == BENCH_OK)
+		if (rc == TOOL_OK)
 			bench_rig_drop(&pin);
-		for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]) && rc == BENCH_OK; k++)
+		for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]) && rc == TOOL_OK; k++)
 			rc = lookups_of_rig(rig, keys[k], ms, text);
 		bench_rig_close(rig, ignored);
 	}
@@ -298,16 +297,16 @@ static int check_last(struct bench_rig *rig, uint32_t key, uint32_t content, cha
 	struct okv_op *op;
 	int rc = bench_rig_hold(rig, key, NULL, OKV_MAX_BLOCKS, &hold, text);
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	rc = bench_rows_create(&rig->pages, BENCH_RESTORE_HALF, OKV_MAX_BLOCKS, NULL, &rows, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_pages_poison(&rig->pages, BENCH_RESTORE_HALF, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_rig_restore_start(rig, BENCH_RESTORE_HALF, &hold, NULL, 0, &op, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_rig_finish(op, rows.bytes, bench_now_ns(), &sample, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_pages_check(&rig->pages, &rows, rows.count, content, text);
 	bench_rows_fini(&rows);
 	bench_rig_drop(&hold);
@@ -317,34 +316,34 @@ static int check_last(struct bench_rig *rig, uint32_t key, uint32_t content, cha
 static int index_lookups(struct bench_rig *rig, uint32_t operations, uint32_t keys,
 			 struct bench_result *result, char *text)
 {
-	struct okv_keys asked = {.count = keys, .key_bytes = BENCH_KEY_BYTES};
+	struct okv_keys asked = {.count = keys, .key_bytes = TOOL_KEY_BYTES};
 	struct lookups lookups = {.status = 0};
-	uint8_t *bytes = malloc((size_t)operations * keys * BENCH_KEY_BYTES);
+	uint8_t *bytes = malloc((size_t)operations * keys * TOOL_KEY_BYTES);
 	char key[32];
 	int rc;
 
 	if (bytes == NULL) {
-		snprintf(text, BENCH_TEXT, "out of memory");
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	/* Sequences start where an operation started. */
 	for (uint32_t o = 0; o < operations; o++) {
 		for (uint32_t k = 0; k < keys; k++)
-			replay_key(FIRST_KEY + o * OKV_MAX_BLOCKS + k,
-				   bytes + ((size_t)o * keys + k) * BENCH_KEY_BYTES);
+			tool_key(FIRST_KEY + o * OKV_MAX_BLOCKS + k,
+				 bytes + ((size_t)o * keys + k) * TOOL_KEY_BYTES);
 	}
 	rc = time_lookups(rig->ns, &asked, bytes, operations, false,
 			  rig->config->quick ? 100000000u : 1000000000u, &lookups);
 	free(bytes);
-	if (rc != BENCH_OK) {
-		memcpy(text, lookups.text, BENCH_TEXT);
+	if (rc != TOOL_OK) {
+		memcpy(text, lookups.text, TOOL_TEXT);
 		return rc;
 	}
 	snprintf(key, sizeof(key), "%uk_p50_us", keys);
 	bench_figure(result, BENCH_COLUMN, key, lookups.p50_us);
 	snprintf(key, sizeof(key), "%uk_p99_us", keys);
 	bench_figure(result, BENCH_COLUMN, key, lookups.p99_us);
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 static int fill_index(struct bench_rig *rig, uint32_t operations, char *text)
@@ -359,17 +358,17 @@ static int fill_index(struct bench_rig *rig, uint32_t operations, char *text)
 	int rc = bench_rows_create(&rig->pages, BENCH_RESTORE_HALF, OKV_MAX_BLOCKS, NULL, &rows,
 				   text);
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	rc = bench_pages_fill(&rig->pages, &rows, FIRST_KEY, text);
 	bench_rows_fini(&rows);
 	start = bench_now_ns();
-	for (uint32_t o = 0; o < operations && rc == BENCH_OK; o++)
+	for (uint32_t o = 0; o < operations && rc == TOOL_OK; o++)
 		rc = bench_rig_store(rig, BENCH_RESTORE_HALF, FIRST_KEY + o * OKV_MAX_BLOCKS,
 				     OKV_MAX_BLOCKS, text);
 	ns = bench_now_ns() - start;
 	cpu = bench_cpu_ns(rig->manager.pid) - cpu;
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = check_last(rig, FIRST_KEY + (operations - 1) * OKV_MAX_BLOCKS, FIRST_KEY,
 				text);
 	bench_label(&result, "blocks", "%llu", (unsigned long long)blocks);
@@ -377,13 +376,13 @@ static int fill_index(struct bench_rig *rig, uint32_t operations, char *text)
 	bench_figure(&result, BENCH_COLUMN, "manager_ns", (double)cpu / (double)blocks);
 	bench_figure(&result, BENCH_COLUMN, "bytes/block",
 		     (double)(bench_anonymous_bytes(rig->manager.pid) - before) / (double)blocks);
-	for (uint32_t keys = 1; keys <= KEYS && rc == BENCH_OK; keys *= 32)
+	for (uint32_t keys = 1; keys <= KEYS && rc == TOOL_OK; keys *= 32)
 		rc = index_lookups(rig, operations, keys, &result, text);
 	snprintf(result.note, sizeof(result.note),
 		 "blocks of 64 bytes, %d a publish; manager_ns: processor time a block; bytes: of "
 		 "the Manager's own memory, payload apart",
 		 OKV_MAX_BLOCKS);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		bench_report_add(rig->config->report, &result);
 	return rc;
 }
@@ -395,15 +394,15 @@ int bench_case_index(const struct bench_config *config, char *text)
 	struct bench_config local = *config;
 	struct bench_shape shape;
 	struct bench_rig *rig;
-	char ignored[BENCH_TEXT];
+	char ignored[TOOL_TEXT];
 	int rc = bench_shape_create(&small_spec, &shape, text);
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	local.device = OKV_DEVICE_HOST;
 	local.cuda = NULL;
 	rc = bench_rig_open(&local, &shape, OKV_MAX_BLOCKS, blocks * 64 + MEMORY, &rig, text);
-	if (rc == BENCH_OK) {
+	if (rc == TOOL_OK) {
 		rc = fill_index(rig, operations, text);
 		bench_rig_close(rig, ignored);
 	}

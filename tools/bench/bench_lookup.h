@@ -1,6 +1,6 @@
 /* [E] A client process that looks the same keys up again and again. */
-#ifndef ORBITKV_EXAMPLES_BENCH_LOOKUP_H
-#define ORBITKV_EXAMPLES_BENCH_LOOKUP_H
+#ifndef ORBITKV_TOOLS_BENCH_LOOKUP_H
+#define ORBITKV_TOOLS_BENCH_LOOKUP_H
 
 #include <stdint.h>
 

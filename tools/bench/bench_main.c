@@ -97,7 +97,7 @@ static int complain(const char *what, const char *value)
 {
 	fprintf(stderr, "orbitkv-bench: %s%s%s\n", what, value != NULL ? ": " : "",
 		value != NULL ? value : "");
-	return BENCH_USAGE;
+	return TOOL_USAGE;
 }
 
 static int add_case(struct bench_config *config, const struct tool_option *given)
@@ -122,7 +122,7 @@ static int take_option(struct bench_config *config, int id, const char *name)
 	case OPT_MAX_MEMORY: return tool_take_size(&given, 1ull << 46, &config->max_memory);
 	case OPT_RUNS: return tool_take_count(&given, 1u << 20, &config->max_runs);
 	case OPT_JSON: config->json = true; return 0;
-	default: return BENCH_USAGE;
+	default: return TOOL_USAGE;
 	}
 }
 
@@ -177,11 +177,11 @@ static int check_cases(const struct bench_config *config, char *text)
 	for (uint32_t i = 0; i < config->case_count; i++) {
 		if (is_case(config, config->cases[i]))
 			continue;
-		snprintf(text, BENCH_TEXT, "--case %.120s: there is no such case; see --list",
+		snprintf(text, TOOL_TEXT, "--case %.120s: there is no such case; see --list",
 			 config->cases[i]);
-		return BENCH_USAGE;
+		return TOOL_USAGE;
 	}
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 static void list(const struct bench_config *config)
@@ -228,18 +228,18 @@ static void settle(struct bench_config *config)
 
 static int open_gpu(struct bench_config *config, char *text)
 {
-	int rc = BENCH_OK;
+	int rc = TOOL_OK;
 
 	if (config->device == OKV_DEVICE_CUDA)
 		rc = bench_cuda_open(&config->cuda, text);
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	if (config->cuda != NULL && bench_cuda_events(config->cuda, BENCH_EVENTS) != 0) {
-		snprintf(text, BENCH_TEXT, "the GPU gives no events");
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "the GPU gives no events");
+		return TOOL_FAILED;
 	}
 	if (!config->busy && !bench_selected(config, "model", NULL))
-		return BENCH_OK;
+		return TOOL_OK;
 	return bench_beside_open(config, text);
 }
 
@@ -262,12 +262,12 @@ static int run_cases(struct bench_config *config, char *text)
 {
 	int rc = open_gpu(config, text);
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	print_machine(config);
 	if (config->busy)
 		bench_beside_report_missing(config, "busy");
-	for (size_t i = 0; i < CASES && rc == BENCH_OK; i++) {
+	for (size_t i = 0; i < CASES && rc == TOOL_OK; i++) {
 		if (bench_selected(config, cases[i].name, NULL))
 			rc = cases[i].run(config, text);
 	}
@@ -281,7 +281,7 @@ int main(int argc, char **argv)
 {
 	struct bench_report report = {.json = false};
 	struct bench_config config = {.device = OKV_DEVICE_HOST, .report = &report};
-	char text[BENCH_TEXT] = "";
+	char text[TOOL_TEXT] = "";
 	bool listing = false;
 	int which = 0;
 	int rc;
@@ -292,16 +292,16 @@ int main(int argc, char **argv)
 	while ((id = getopt_long(argc, argv, "", options, &which)) != -1) {
 		if (id == OPT_HELP) {
 			fputs(usage, stdout);
-			return BENCH_OK;
+			return TOOL_OK;
 		}
 		if (id == '?') {
 			fputs("Try orbitkv-bench --help.\n", stderr);
-			return BENCH_USAGE;
+			return TOOL_USAGE;
 		}
 		if (id == OPT_LIST)
 			listing = true;
 		else if (take_option(&config, id, options[which].name) != 0)
-			return BENCH_USAGE;
+			return TOOL_USAGE;
 	}
 	if (optind < argc)
 		return complain("not an option", argv[optind]);
@@ -309,13 +309,13 @@ int main(int argc, char **argv)
 	settle(&config);
 	report.json = config.json;
 	rc = bench_specs_load(config.models_file, &config.specs, &config.spec_count, text);
-	if (rc == BENCH_OK && !listing)
+	if (rc == TOOL_OK && !listing)
 		rc = check_cases(&config, text);
-	if (rc == BENCH_OK && listing)
+	if (rc == TOOL_OK && listing)
 		list(&config);
-	else if (rc == BENCH_OK)
+	else if (rc == TOOL_OK)
 		rc = run_cases(&config, text);
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		complain(text, NULL);
 	bench_beside_close(&config);
 	bench_cuda_close(config.cuda);

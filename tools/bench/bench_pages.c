@@ -1,7 +1,6 @@
 /* [E] The engine's tensors: split K and V, one tensor per layer, in one stretch of memory; and what
  * fills, poisons and checks them. */
 #include "bench_rig.h"
-#include "replay.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -23,16 +22,16 @@
 
 static int out_of_memory(char *text)
 {
-	snprintf(text, BENCH_TEXT, "out of memory");
-	return BENCH_FAILED;
+	snprintf(text, TOOL_TEXT, "out of memory");
+	return TOOL_FAILED;
 }
 
 static int said(int result, const char *what, char *text)
 {
 	if (result == 0)
-		return BENCH_OK;
-	snprintf(text, BENCH_TEXT, "%s says CUDA error %d", what, result);
-	return BENCH_FAILED;
+		return TOOL_OK;
+	snprintf(text, TOOL_TEXT, "%s says CUDA error %d", what, result);
+	return TOOL_FAILED;
 }
 
 static uint64_t tensor_bytes(const struct bench_pages *pages)
@@ -75,7 +74,7 @@ static int map_memory(struct bench_pages *pages, char *text)
 		return out_of_memory(text);
 	bench_pool_run(touch, pages->mirror, pages->mirror_bytes, GRAIN_BYTES);
 	bench_pool_run(touch, pages->staging, BENCH_HALVES * pages->half_bytes, GRAIN_BYTES);
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 static int allocate_device(struct bench_pages *pages, char *text)
@@ -84,13 +83,13 @@ static int allocate_device(struct bench_pages *pages, char *text)
 
 	if (cuda == NULL) {
 		pages->tensors = pages->mirror;
-		return BENCH_OK;
+		return TOOL_OK;
 	}
 	int rc = said(cuda->cu.memory_alloc(&pages->gpu, pages->bytes), "cuMemAlloc", text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = said(cuda->cu.host_register(pages->mirror, pages->mirror_bytes, 0),
 			  "cuMemHostRegister", text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = said(
 			cuda->cu.host_register(pages->staging, BENCH_HALVES * pages->half_bytes, 0),
 			"cuMemHostRegister", text);
@@ -126,9 +125,9 @@ static int choose_pool(struct bench_pages *pages, char *text)
 
 	pages->pool = pages->blocks;
 	if (cuda == NULL || !pages->config->spread)
-		return BENCH_OK;
-	if (said(cuda->cu.memory_info(&unused, &total), "cuMemGetInfo", text) != BENCH_OK)
-		return BENCH_FAILED;
+		return TOOL_OK;
+	if (said(cuda->cu.memory_info(&unused, &total), "cuMemGetInfo", text) != TOOL_OK)
+		return TOOL_FAILED;
 	uint64_t bytes = pages->config->quick ? QUICK_POOL_BYTES : POOL_BYTES;
 	uint64_t most = (bytes < unused / 2 ? bytes : unused / 2) / BENCH_HALVES /
 			pages->shape->block_bytes;
@@ -137,7 +136,7 @@ static int choose_pool(struct bench_pages *pages, char *text)
 		most = POOL_PAGES;
 	if (most > pages->pool)
 		pages->pool = (uint32_t)most;
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 int bench_pages_create(const struct bench_config *config, const struct bench_shape *shape,
@@ -146,7 +145,7 @@ int bench_pages_create(const struct bench_config *config, const struct bench_sha
 	struct bench_pages pages = {.config = config, .shape = shape, .blocks = blocks};
 	int rc = choose_pool(&pages, text);
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	pages.half_bytes = shape->block_bytes * blocks;
 	pages.bytes = tensor_bytes(&pages) * shape->layer_count;
@@ -154,24 +153,24 @@ int bench_pages_create(const struct bench_config *config, const struct bench_sha
 	pages.layers = calloc(shape->layer_count, sizeof(*pages.layers));
 	if (pages.layers == NULL)
 		rc = out_of_memory(text);
-	for (int h = 0; h < BENCH_HALVES && rc == BENCH_OK; h++) {
+	for (int h = 0; h < BENCH_HALVES && rc == TOOL_OK; h++) {
 		pages.order[h] = calloc(pages.pool, sizeof(*pages.order[h]));
 		pages.contents[h] = calloc(blocks, sizeof(*pages.contents[h]));
 		if (pages.order[h] == NULL || pages.contents[h] == NULL)
 			rc = out_of_memory(text);
 	}
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = map_memory(&pages, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = allocate_device(&pages, text);
-	if (rc != BENCH_OK) {
+	if (rc != TOOL_OK) {
 		bench_pages_destroy(&pages);
 		return rc;
 	}
 	place_layers(&pages);
 	bench_pages_arrange(&pages, true, blocks);
 	*ret_pages = pages;
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 void bench_pages_destroy(struct bench_pages *pages)
@@ -212,7 +211,7 @@ static int poison_gpu(struct bench_pages *pages, enum bench_half half, char *tex
 		uint64_t at = l * tensor_bytes(pages) + half * half_pages;
 
 		for (uint32_t s = 0; s < shape->spec.segments && result == 0; s++) {
-			result = cuda->cu.memory_set(pages->gpu + at, REPLAY_POISON, bytes);
+			result = cuda->cu.memory_set(pages->gpu + at, TOOL_POISON, bytes);
 			at += BENCH_HALVES * half_pages;
 		}
 	}
@@ -276,7 +275,7 @@ static int move_rows(struct bench_pages *pages, const struct bench_rows *rows, b
 
 static void poison_stretch(void *arg, uint64_t first, uint64_t last)
 {
-	memset((uint8_t *)arg + first, REPLAY_POISON, last - first);
+	memset((uint8_t *)arg + first, TOOL_POISON, last - first);
 }
 
 int bench_pages_poison(struct bench_pages *pages, enum bench_half half, char *text)
@@ -295,7 +294,7 @@ int bench_pages_poison(struct bench_pages *pages, enum bench_half half, char *te
 			bench_pool_run(poison_stretch, pages->tensors + at, bytes, GRAIN_BYTES);
 		}
 	}
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 static void poison_staging(void *arg, uint64_t first, uint64_t last)
@@ -327,10 +326,10 @@ struct pass {
 };
 
 static uint8_t *row_bytes(const struct pass *pass, const struct bench_row *row,
-			  struct replay_place *ret_place)
+			  struct tool_place *ret_place)
 {
-	*ret_place = (struct replay_place){(pass->content + row->block) & REPLAY_MAX_ID, row->layer,
-					   row->segment};
+	*ret_place = (struct tool_place){(pass->content + row->block) & TOOL_MAX_ID, row->layer,
+					 row->segment};
 	return pass->base + (pass->staging ? row->stage_at : row->mirror_at);
 }
 
@@ -339,10 +338,10 @@ static void fill_rows(void *arg, uint64_t first, uint64_t last)
 	struct pass *pass = arg;
 
 	for (uint64_t i = first; i < last; i++) {
-		struct replay_place place;
+		struct tool_place place;
 		uint8_t *bytes = row_bytes(pass, &pass->rows->rows[i], &place);
 
-		replay_fill(&place, bytes, pass->row_bytes);
+		tool_fill(&place, bytes, pass->row_bytes);
 	}
 }
 
@@ -351,7 +350,7 @@ static void poison_rows(void *arg, uint64_t first, uint64_t last)
 	struct pass *pass = arg;
 
 	for (uint64_t i = first; i < last; i++) {
-		struct replay_place unused;
+		struct tool_place unused;
 
 		memset(row_bytes(pass, &pass->rows->rows[i], &unused), MIRROR_POISON,
 		       pass->row_bytes);
@@ -361,18 +360,18 @@ static void poison_rows(void *arg, uint64_t first, uint64_t last)
 static void check_rows(void *arg, uint64_t first, uint64_t last)
 {
 	struct pass *pass = arg;
-	char why[REPLAY_TEXT_BYTES];
+	char why[TOOL_TEXT];
 
 	for (uint64_t i = first; i < last; i++) {
-		struct replay_place place;
+		struct tool_place place;
 		uint8_t *bytes = row_bytes(pass, &pass->rows->rows[i], &place);
-		uint64_t bad = replay_check(&place, bytes, pass->row_bytes, why);
+		uint64_t bad = tool_check(&place, bytes, pass->row_bytes, why);
 
 		if (bad == 0)
 			continue;
 		pthread_mutex_lock(&pass->lock);
 		if (pass->bad == 0)
-			snprintf(pass->text, BENCH_TEXT, "wrong bytes: %.200s", why);
+			snprintf(pass->text, TOOL_TEXT, "wrong bytes: %.200s", why);
 		pass->bad += bad;
 		pthread_mutex_unlock(&pass->lock);
 	}
@@ -395,7 +394,7 @@ int bench_pages_fill(struct bench_pages *pages, const struct bench_rows *rows, u
 			    .text = text};
 
 	run_pass(fill_rows, &pass, rows->count);
-	return pages->gpu != 0 ? move_rows(pages, rows, true, text) : BENCH_OK;
+	return pages->gpu != 0 ? move_rows(pages, rows, true, text) : TOOL_OK;
 }
 
 void bench_staging_fill(struct bench_pages *pages, const struct bench_rows *rows, uint32_t content)
@@ -415,10 +414,10 @@ int bench_pages_check(struct bench_pages *pages, const struct bench_rows *rows, 
 	if (pages->gpu != 0) {
 		/* What was uploaded before would pass where a download does nothing. */
 		run_pass(poison_rows, &pass, rows->count);
-		if (move_rows(pages, rows, false, text) != BENCH_OK)
-			return BENCH_FAILED;
+		if (move_rows(pages, rows, false, text) != TOOL_OK)
+			return TOOL_FAILED;
 	}
-	return run_pass(check_rows, &pass, count) == 0 ? BENCH_OK : BENCH_FAILED;
+	return run_pass(check_rows, &pass, count) == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 int bench_staging_check(struct bench_pages *pages, const struct bench_rows *rows, uint64_t count,
@@ -427,7 +426,7 @@ int bench_staging_check(struct bench_pages *pages, const struct bench_rows *rows
 	struct pass pass = {rows,    pages->staging,  pages->shape->segment_bytes,
 			    content, .staging = true, .text = text};
 
-	return run_pass(check_rows, &pass, count) == 0 ? BENCH_OK : BENCH_FAILED;
+	return run_pass(check_rows, &pass, count) == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 /* ---- stretches, of contiguous copies ---- */
@@ -443,17 +442,17 @@ static void fill_stretch(void *arg, uint64_t first, uint64_t last)
 	const struct stretch *s = arg;
 
 	for (uint64_t i = first; i < last; i++) {
-		const struct replay_place place = {s->content, (uint16_t)i, (uint16_t)(i >> 16)};
+		const struct tool_place place = {s->content, (uint16_t)i, (uint16_t)(i >> 16)};
 		uint64_t left = s->bytes - i * GRAIN_BYTES;
 
-		replay_fill(&place, s->base + i * GRAIN_BYTES,
-			    left < GRAIN_BYTES ? left : GRAIN_BYTES);
+		tool_fill(&place, s->base + i * GRAIN_BYTES,
+			  left < GRAIN_BYTES ? left : GRAIN_BYTES);
 	}
 }
 
 static void fill_bytes(uint8_t *base, uint64_t bytes, uint32_t content)
 {
-	struct stretch s = {base, bytes, content & REPLAY_MAX_ID};
+	struct stretch s = {base, bytes, content & TOOL_MAX_ID};
 
 	bench_pool_run(fill_stretch, &s, (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES, 1);
 }
@@ -466,9 +465,9 @@ int bench_stretch_to_pages(struct bench_pages *pages, uint64_t at, uint64_t byte
 	fill_bytes(pages->staging + at, bytes, content);
 	if (pages->gpu == 0) {
 		bench_pool_run(poison_stretch, pages->tensors + at, bytes, GRAIN_BYTES);
-		return BENCH_OK;
+		return TOOL_OK;
 	}
-	int result = cuda->cu.memory_set(pages->gpu + at, REPLAY_POISON, bytes);
+	int result = cuda->cu.memory_set(pages->gpu + at, TOOL_POISON, bytes);
 
 	if (result == 0)
 		result = cuda->cu.context_synchronize();
@@ -483,7 +482,7 @@ int bench_stretch_to_staging(struct bench_pages *pages, uint64_t at, uint64_t by
 	fill_bytes(pages->mirror + at, bytes, content);
 	bench_pool_run(poison_staging, pages->staging + at, bytes, GRAIN_BYTES);
 	if (pages->gpu == 0)
-		return BENCH_OK;
+		return TOOL_OK;
 	return said(cuda->cu.to_device(pages->gpu + at, pages->mirror + at, bytes), "cuMemcpyHtoD",
 		    text);
 }
@@ -495,10 +494,10 @@ int bench_pages_compare(struct bench_pages *pages, uint64_t tensor_at, uint64_t 
 
 	if (pages->gpu != 0 &&
 	    said(cuda->cu.to_host(pages->mirror + tensor_at, pages->gpu + tensor_at, bytes),
-		 "cuMemcpyDtoH", text) != BENCH_OK)
-		return BENCH_FAILED;
+		 "cuMemcpyDtoH", text) != TOOL_OK)
+		return TOOL_FAILED;
 	if (memcmp(pages->mirror + tensor_at, pages->staging + staging_at, bytes) == 0)
-		return BENCH_OK;
-	snprintf(text, BENCH_TEXT, "the contiguous copy left other bytes than its source has");
-	return BENCH_FAILED;
+		return TOOL_OK;
+	snprintf(text, TOOL_TEXT, "the contiguous copy left other bytes than its source has");
+	return TOOL_FAILED;
 }

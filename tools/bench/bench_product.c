@@ -69,16 +69,16 @@ static int load(struct product *p, char *text)
 	for (size_t i = 0; i < sizeof(libraries) / sizeof(libraries[0]) && p->library == NULL; i++)
 		p->library = dlopen(libraries[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	if (p->library == NULL) {
-		snprintf(text, BENCH_TEXT, "no cuBLAS: %.200s", dlerror());
-		return BENCH_SKIPPED;
+		snprintf(text, TOOL_TEXT, "no cuBLAS: %.200s", dlerror());
+		return TOOL_SKIPPED;
 	}
 	missing = bench_symbols_load(p->library, symbols, sizeof(symbols) / sizeof(symbols[0]),
 				     &p->blas);
 	if (missing != NULL) {
-		snprintf(text, BENCH_TEXT, "cuBLAS lacks %s", missing);
-		return BENCH_SKIPPED;
+		snprintf(text, TOOL_TEXT, "cuBLAS lacks %s", missing);
+		return TOOL_SKIPPED;
 	}
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 /* bf16 values of either sign between 2^-7 and 2: no zeros, no subnormals. */
@@ -134,9 +134,9 @@ static int create_objects(struct product *p, char *text)
 	if (result == 0)
 		result = p->blas.set_stream(p->handle, p->stream);
 	if (result == 0)
-		return BENCH_OK;
-	snprintf(text, BENCH_TEXT, "the matrix product cannot be set up: error %d", result);
-	return BENCH_SKIPPED;
+		return TOOL_OK;
+	snprintf(text, TOOL_TEXT, "the matrix product cannot be set up: error %d", result);
+	return TOOL_SKIPPED;
 }
 
 static int enqueue(struct product *p)
@@ -231,19 +231,19 @@ int bench_product_open(struct bench_cuda *cuda, unsigned side, struct bench_work
 	int rc;
 
 	if (p == NULL) {
-		snprintf(text, BENCH_TEXT, "out of memory");
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	p->cuda = cuda;
 	p->side = side;
 	p->ahead = side < LARGE_SIDE ? AHEAD_SMALL : AHEAD_LARGE;
 	rc = load(p, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = create_objects(p, text);
-	if (rc != BENCH_OK) {
+	if (rc != TOOL_OK) {
 		close_product(p);
 		return rc;
 	}
 	*ret_work = (struct bench_work){&work_calls, p};
-	return BENCH_OK;
+	return TOOL_OK;
 }

@@ -156,7 +156,7 @@ static void grow(struct bench_report *report)
 
 	if (results == NULL) {
 		fprintf(stderr, "orbitkv-bench: out of memory\n");
-		exit(BENCH_FAILED);
+		exit(TOOL_FAILED);
 	}
 	report->results = results;
 	report->capacity = capacity;

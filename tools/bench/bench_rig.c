@@ -1,6 +1,5 @@
 /* [E] One engine beside a Manager of its own: store, hold, restore, publish. */
 #include "bench_rig.h"
-#include "replay.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +27,7 @@ static int connect_engine(struct bench_rig *rig, char *text)
 	rc = okv_engine_open(&opts, &rig->engine, &err);
 	if (rc != 0)
 		bench_explain(text, "okv_engine_open", rc, &err);
-	return rc == 0 ? BENCH_OK : BENCH_FAILED;
+	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 static int open_namespace(struct bench_rig *rig, char *text)
@@ -45,7 +44,7 @@ static int open_namespace(struct bench_rig *rig, char *text)
 	rc = okv_namespace_open(rig->engine, &opts, &rig->ns, &err);
 	if (rc != 0)
 		bench_explain(text, "okv_namespace_open", rc, &err);
-	return rc == 0 ? BENCH_OK : BENCH_FAILED;
+	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 static int bind_pages(struct bench_rig *rig, char *text)
@@ -63,56 +62,56 @@ static int bind_pages(struct bench_rig *rig, char *text)
 	rig->register_ns = bench_now_ns() - start;
 	if (rc != 0)
 		bench_explain(text, "okv_binding_register", rc, &err);
-	return rc == 0 ? BENCH_OK : BENCH_FAILED;
+	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 int bench_rig_open(const struct bench_config *config, const struct bench_shape *shape,
 		   uint32_t blocks, uint64_t memory_bytes, struct bench_rig **ret_rig, char *text)
 {
 	struct bench_rig *rig = calloc(1, sizeof(*rig));
-	char ignored[BENCH_TEXT];
+	char ignored[TOOL_TEXT];
 	int rc;
 
 	if (rig == NULL) {
-		snprintf(text, BENCH_TEXT, "out of memory");
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	rig->config = config;
 	rig->shape = shape;
 	rig->manager.pid = -1;
 	rig->next_id = 1;
-	rig->keys = malloc((size_t)OKV_MAX_BLOCKS * BENCH_KEY_BYTES);
-	rc = rig->keys != NULL ? BENCH_OK : BENCH_FAILED;
-	if (rc == BENCH_OK)
+	rig->keys = malloc((size_t)OKV_MAX_BLOCKS * TOOL_KEY_BYTES);
+	rc = rig->keys != NULL ? TOOL_OK : TOOL_FAILED;
+	if (rc == TOOL_OK)
 		rc = bench_pages_create(config, shape, blocks, &rig->pages, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_manager_start(memory_bytes, config->manager_flags, &rig->manager, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = connect_engine(rig, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = open_namespace(rig, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bind_pages(rig, text);
-	if (rc != BENCH_OK) {
+	if (rc != TOOL_OK) {
 		bench_rig_close(rig, ignored);
 		return rc;
 	}
 	*ret_rig = rig;
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 int bench_rig_close(struct bench_rig *rig, char *text)
 {
-	int rc = BENCH_OK;
+	int rc = TOOL_OK;
 
 	if (rig == NULL)
-		return BENCH_OK;
+		return TOOL_OK;
 	okv_binding_unregister(rig->binding);
 	okv_namespace_close(rig->ns);
 	okv_engine_close(rig->engine);
-	if (rig->manager.pid > 0 && bench_manager_stop(&rig->manager) != BENCH_OK) {
-		snprintf(text, BENCH_TEXT, "the Manager did not end cleanly");
-		rc = BENCH_FAILED;
+	if (rig->manager.pid > 0 && bench_manager_stop(&rig->manager) != TOOL_OK) {
+		snprintf(text, TOOL_TEXT, "the Manager did not end cleanly");
+		rc = TOOL_FAILED;
 	}
 	bench_pages_destroy(&rig->pages);
 	free(rig->keys);
@@ -124,7 +123,7 @@ uint32_t bench_rig_ids(struct bench_rig *rig, uint32_t count)
 {
 	uint32_t first;
 
-	if (rig->next_id > REPLAY_MAX_ID - count)
+	if (rig->next_id > TOOL_MAX_ID - count)
 		rig->next_id = 1;
 	first = rig->next_id;
 	rig->next_id += count;
@@ -135,8 +134,8 @@ void bench_rig_keys(struct bench_rig *rig, uint32_t first_key, const uint32_t *c
 		    uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++)
-		replay_key(first_key + (contents != NULL ? contents[i] : i),
-			   rig->keys + (size_t)i * BENCH_KEY_BYTES);
+		tool_key(first_key + (contents != NULL ? contents[i] : i),
+			 rig->keys + (size_t)i * TOOL_KEY_BYTES);
 }
 
 /* A stream that is idle, as an engine between two steps would name it. */
@@ -162,10 +161,8 @@ int bench_rig_publish_start(struct bench_rig *rig, enum bench_half half, uint32_
 	opts.group_count = rig->shape->spec.group_count;
 	opts.groups = groups;
 	for (uint32_t g = 0; g < opts.group_count; g++) {
-		groups[g].keys = (struct okv_keys){.group = g,
-						   .count = count,
-						   .key_bytes = BENCH_KEY_BYTES,
-						   .keys = rig->keys};
+		groups[g].keys = (struct okv_keys){
+			.group = g, .count = count, .key_bytes = TOOL_KEY_BYTES, .keys = rig->keys};
 		groups[g].tokens = count * rig->shape->spec.block_tokens;
 		groups[g].pages = rig->pages.order[half];
 	}
@@ -177,7 +174,7 @@ int bench_rig_publish_start(struct bench_rig *rig, enum bench_half half, uint32_
 	}
 	if (rc != 0)
 		bench_explain(text, "okv_publish_start", rc, &err);
-	return rc == 0 ? BENCH_OK : BENCH_FAILED;
+	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 int bench_rig_restore_start(struct bench_rig *rig, enum bench_half half,
@@ -212,7 +209,7 @@ int bench_rig_restore_start(struct bench_rig *rig, enum bench_half half,
 	}
 	if (rc != 0)
 		bench_explain(text, "okv_restore_start", rc, &err);
-	return rc == 0 ? BENCH_OK : BENCH_FAILED;
+	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 int bench_rig_finish(struct okv_op *op, uint64_t bytes, uint64_t start_ns,
@@ -227,15 +224,15 @@ int bench_rig_finish(struct okv_op *op, uint64_t bytes, uint64_t start_ns,
 	if (rc != 0) {
 		memcpy(err.text, result.text, sizeof(result.text));
 		bench_explain(text, "an operation", rc, &err);
-		return BENCH_FAILED;
+		return TOOL_FAILED;
 	}
 	if (result.bytes != bytes) {
-		snprintf(text, BENCH_TEXT, "an operation copied %llu bytes, not %llu",
+		snprintf(text, TOOL_TEXT, "an operation copied %llu bytes, not %llu",
 			 (unsigned long long)result.bytes, (unsigned long long)bytes);
-		return BENCH_FAILED;
+		return TOOL_FAILED;
 	}
 	bench_set_stages(&result.times, ret_sample);
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 int bench_rig_store(struct bench_rig *rig, enum bench_half half, uint32_t first_key, uint32_t count,
@@ -247,7 +244,7 @@ int bench_rig_store(struct bench_rig *rig, enum bench_half half, uint32_t first_
 
 	bench_rig_keys(rig, first_key, NULL, count);
 	rc = bench_rig_publish_start(rig, half, count, &op, text);
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	return bench_rig_finish(op, rig->shape->block_bytes * count, bench_now_ns(), &sample, text);
 }
@@ -265,22 +262,20 @@ int bench_rig_hold(struct bench_rig *rig, uint32_t first_key, const uint32_t *co
 	opts.group_count = rig->shape->spec.group_count;
 	opts.groups = groups;
 	for (uint32_t g = 0; g < opts.group_count; g++)
-		groups[g] = (struct okv_keys){.group = g,
-					      .count = count,
-					      .key_bytes = BENCH_KEY_BYTES,
-					      .keys = rig->keys};
+		groups[g] = (struct okv_keys){
+			.group = g, .count = count, .key_bytes = TOOL_KEY_BYTES, .keys = rig->keys};
 	rc = okv_lookup(rig->ns, &opts, &ret_hold->found, &ret_hold->lease, &err);
 	if (rc != 0) {
 		bench_explain(text, "okv_lookup", rc, &err);
-		return BENCH_FAILED;
+		return TOOL_FAILED;
 	}
 	if (ret_hold->found.tokens == (uint64_t)count * rig->shape->spec.block_tokens)
-		return BENCH_OK;
-	snprintf(text, BENCH_TEXT, "only %llu of %llu tokens are found",
+		return TOOL_OK;
+	snprintf(text, TOOL_TEXT, "only %llu of %llu tokens are found",
 		 (unsigned long long)ret_hold->found.tokens,
 		 (unsigned long long)count * rig->shape->spec.block_tokens);
 	bench_rig_drop(ret_hold);
-	return BENCH_FAILED;
+	return TOOL_FAILED;
 }
 
 void bench_rig_drop(struct bench_hold *hold)
@@ -298,15 +293,15 @@ int bench_rig_seed(struct bench_rig *rig, uint32_t count, uint32_t *ret_first_ke
 
 	bench_pages_arrange(&rig->pages, true, count);
 	rc = bench_rows_create(&rig->pages, BENCH_RESTORE_HALF, count, NULL, &rows, text);
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	rc = bench_pages_fill(&rig->pages, &rows, first_key, text);
 	bench_rows_fini(&rows);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_rig_store(rig, BENCH_RESTORE_HALF, first_key, count, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_rig_hold(rig, first_key, NULL, count, ret_hold, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		*ret_first_key = first_key;
 	return rc;
 }

@@ -1,6 +1,6 @@
 /* [E] One engine with pages of one geometry beside a Manager of its own, and what moves them. */
-#ifndef ORBITKV_EXAMPLES_BENCH_RIG_H
-#define ORBITKV_EXAMPLES_BENCH_RIG_H
+#ifndef ORBITKV_TOOLS_BENCH_RIG_H
+#define ORBITKV_TOOLS_BENCH_RIG_H
 
 #include "bench.h"
 #include "bench_cuda.h"
@@ -77,7 +77,7 @@ void bench_staging_poison(struct bench_pages *pages, const struct bench_rows *ro
 int bench_pages_fill(struct bench_pages *pages, const struct bench_rows *rows, uint32_t content,
 		     char *text);
 void bench_staging_fill(struct bench_pages *pages, const struct bench_rows *rows, uint32_t content);
-/* Every byte of the first count rows. BENCH_FAILED tells the first that is wrong. */
+/* Every byte of the first count rows. TOOL_FAILED tells the first that is wrong. */
 int bench_pages_check(struct bench_pages *pages, const struct bench_rows *rows, uint64_t count,
 		      uint32_t content, char *text);
 int bench_staging_check(struct bench_pages *pages, const struct bench_rows *rows, uint64_t count,
@@ -105,7 +105,7 @@ enum bench_baseline_kind {
 
 const char *bench_baseline_name(const struct bench_config *config, enum bench_baseline_kind kind);
 /*
- * Poison, run, check. BENCH_SKIPPED where the device has no such call. For BENCH_BOTH only
+ * Poison, run, check. TOOL_SKIPPED where the device has no such call. For BENCH_BOTH only
  * BENCH_CONTIGUOUS exists. content must not have been used before.
  */
 int bench_baseline_run(struct bench_pages *pages, const struct bench_rows *rows,
@@ -154,7 +154,7 @@ int bench_rig_finish(struct okv_op *op, uint64_t bytes, uint64_t start_ns,
 /* Pages of the half, already filled, under keys first_key, …. */
 int bench_rig_store(struct bench_rig *rig, enum bench_half half, uint32_t first_key, uint32_t count,
 		    char *text);
-/* Blocks contents[0], contents[1], … of those under keys first_key, …; NULL: in order. BENCH_FAILED
+/* Blocks contents[0], contents[1], … of those under keys first_key, …; NULL: in order. TOOL_FAILED
  * unless all count are there. */
 int bench_rig_hold(struct bench_rig *rig, uint32_t first_key, const uint32_t *contents,
 		   uint32_t count, struct bench_hold *ret_hold, char *text);

@@ -88,8 +88,8 @@ int bench_rows_create(const struct bench_pages *pages, enum bench_half half, uin
 	rows.layer_start = calloc(shape->layer_count + 1, sizeof(*rows.layer_start));
 	if (rows.rows == NULL || rows.layer_start == NULL) {
 		bench_rows_fini(&rows);
-		snprintf(text, BENCH_TEXT, "out of memory");
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	for (uint32_t g = 0; g < shape->spec.group_count; g++) {
 		uint32_t first = hits != NULL ? hits[g].first : 0;
@@ -106,7 +106,7 @@ int bench_rows_create(const struct bench_pages *pages, enum bench_half half, uin
 	rows.layer_start[layer] = rows.count;
 	rows.bytes = rows.count * shape->segment_bytes;
 	*ret_rows = rows;
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 void bench_rows_fini(struct bench_rows *rows)

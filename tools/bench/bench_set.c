@@ -36,7 +36,7 @@ void bench_explain(char *text, const char *what, int status, const struct okv_er
 {
 	bool detail = err != NULL && err->text[0] != '\0';
 
-	snprintf(text, BENCH_TEXT, "%s: %s (%s) %.160s", what, okv_status_name(status),
+	snprintf(text, TOOL_TEXT, "%s: %s (%s) %.160s", what, okv_status_name(status),
 		 err != NULL ? okv_stage_name(err->stage) : "-",
 		 detail ? err->text : okv_status_text(status));
 }
@@ -49,13 +49,13 @@ static int warm_up(const struct bench_plan *plan, char *text)
 	for (uint32_t i = 0; i < plan->warm_up; i++) {
 		int rc = plan->run(plan->arg, &sample, text);
 
-		if (rc != BENCH_OK)
+		if (rc != TOOL_OK)
 			return rc;
 		/* A slow contestant is as warm after one run as after three. */
 		if (bench_now_ns() - start > plan->max_ns / 2)
 			break;
 	}
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 static int grow(struct bench_set *set, uint32_t max_runs, char *text)
@@ -67,12 +67,12 @@ static int grow(struct bench_set *set, uint32_t max_runs, char *text)
 		capacity = max_runs;
 	samples = realloc(set->samples, capacity * sizeof(*samples));
 	if (samples == NULL) {
-		snprintf(text, BENCH_TEXT, "out of memory");
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	set->samples = samples;
 	set->capacity = capacity;
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 int bench_set_run(const struct bench_plan *plan, struct bench_set *ret_set, char *text)
@@ -85,7 +85,7 @@ int bench_set_run(const struct bench_plan *plan, struct bench_set *ret_set, char
 
 	memset(set, 0, sizeof(*set));
 	rc = warm_up(plan, text);
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	if (plan->busy != NULL)
 		bench_busy_again(plan->busy);
@@ -97,14 +97,14 @@ int bench_set_run(const struct bench_plan *plan, struct bench_set *ret_set, char
 			break;
 		if (set->count == set->capacity) {
 			rc = grow(set, plan->max_runs, text);
-			if (rc != BENCH_OK)
+			if (rc != TOOL_OK)
 				return rc;
 		}
 		struct bench_sample *sample = &set->samples[set->count];
 
 		memset(sample, 0, sizeof(*sample));
 		rc = plan->run(plan->arg, sample, text);
-		if (rc != BENCH_OK)
+		if (rc != TOOL_OK)
 			return rc;
 		set->count++;
 	}
@@ -113,7 +113,7 @@ int bench_set_run(const struct bench_plan *plan, struct bench_set *ret_set, char
 		set->manager_cpu_ns = bench_cpu_ns(plan->manager) - manager_cpu;
 	if (plan->busy != NULL)
 		bench_busy_mark(plan->busy);
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 void bench_set_fini(struct bench_set *set)

@@ -98,29 +98,29 @@ static int load_file(const char *file, struct bench_spec **ret_specs, uint32_t *
 	const json_t *models = json_object_get(root, "models");
 	size_t count = json_array_size(models);
 	struct bench_spec *specs;
-	int rc = BENCH_USAGE;
+	int rc = TOOL_USAGE;
 
 	if (count == 0) {
-		snprintf(text, BENCH_TEXT, "%s has no models: %.160s", file,
+		snprintf(text, TOOL_TEXT, "%s has no models: %.160s", file,
 			 root == NULL ? error.text : "\"models\" is no list");
 		goto out;
 	}
 	specs = calloc(count, sizeof(*specs));
 	if (specs == NULL) {
-		snprintf(text, BENCH_TEXT, "out of memory");
+		snprintf(text, TOOL_TEXT, "out of memory");
 		goto out;
 	}
 	for (size_t i = 0; i < count; i++) {
 		if (read_spec(json_array_get(models, i), &specs[i]))
 			continue;
-		snprintf(text, BENCH_TEXT, "%s: model %zu (%s) lacks a number or has a bad group",
+		snprintf(text, TOOL_TEXT, "%s: model %zu (%s) lacks a number or has a bad group",
 			 file, i, specs[i].name);
 		free(specs);
 		goto out;
 	}
 	*ret_specs = specs;
 	*ret_count = (uint32_t)count;
-	rc = BENCH_OK;
+	rc = TOOL_OK;
 out:
 	json_decref(root);
 	return rc;
@@ -135,13 +135,13 @@ int bench_specs_load(const char *file, struct bench_spec **ret_specs, uint32_t *
 		return load_file(file, ret_specs, ret_count, text);
 	specs = malloc(sizeof(built_in));
 	if (specs == NULL) {
-		snprintf(text, BENCH_TEXT, "out of memory");
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	memcpy(specs, built_in, sizeof(built_in));
 	*ret_specs = specs;
 	*ret_count = BUILT_IN_COUNT;
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 const struct bench_spec *bench_spec_find(const struct bench_spec *specs, uint32_t count,
@@ -202,14 +202,13 @@ int bench_shape_create(const struct bench_spec *spec, struct bench_shape *ret_sh
 	for (uint32_t g = 0; g < spec->group_count; g++)
 		shape.layer_count += spec->groups[g].layers;
 	if (shape.layer_count > OKV_MAX_LAYERS) {
-		snprintf(text, BENCH_TEXT, "%s has more than %d layers", spec->name,
-			 OKV_MAX_LAYERS);
-		return BENCH_USAGE;
+		snprintf(text, TOOL_TEXT, "%s has more than %d layers", spec->name, OKV_MAX_LAYERS);
+		return TOOL_USAGE;
 	}
 	shape.layers = calloc(shape.layer_count, sizeof(*shape.layers));
 	if (shape.layers == NULL) {
-		snprintf(text, BENCH_TEXT, "out of memory");
-		return BENCH_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	shape.segment_bytes = (uint64_t)spec->token_bytes * spec->block_tokens;
 	shape.block_bytes = shape.segment_bytes * spec->segments * shape.layer_count;
@@ -221,7 +220,7 @@ int bench_shape_create(const struct bench_spec *spec, struct bench_shape *ret_sh
 	number_layers(&shape);
 	describe_groups(&shape);
 	*ret_shape = shape;
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 void bench_shape_fini(struct bench_shape *shape)

@@ -55,8 +55,8 @@ static int run_once(void *arg, struct bench_sample *ret_sample, char *text)
 	struct okv_op *publish = NULL;
 	struct okv_op *restore = NULL;
 	uint64_t start;
-	int rc = BENCH_OK;
-	int rc_publish = BENCH_OK;
+	int rc = TOOL_OK;
+	int rc_publish = TOOL_OK;
 
 	if (t->direction != BENCH_RESTORE) {
 		t->last_key = bench_rig_ids(t->rig, t->count);
@@ -65,7 +65,7 @@ static int run_once(void *arg, struct bench_sample *ret_sample, char *text)
 	start = bench_now_ns();
 	if (t->direction != BENCH_RESTORE)
 		rc = bench_rig_publish_start(t->rig, BENCH_PUBLISH_HALF, t->count, &publish, text);
-	if (rc == BENCH_OK && t->direction != BENCH_PUBLISH)
+	if (rc == TOOL_OK && t->direction != BENCH_PUBLISH)
 		rc = bench_rig_restore_start(t->rig, BENCH_RESTORE_HALF, &t->hold, NULL, 0,
 					     &restore, text);
 	if (restore != NULL)
@@ -78,7 +78,7 @@ static int run_once(void *arg, struct bench_sample *ret_sample, char *text)
 		memset(ret_sample, 0, sizeof(*ret_sample));
 		ret_sample->ns[BENCH_TOTAL] = bench_now_ns() - start;
 	}
-	return rc != BENCH_OK ? rc : rc_publish;
+	return rc != TOOL_OK ? rc : rc_publish;
 }
 
 /* What the latest publish stored, back into its own pages. */
@@ -90,18 +90,18 @@ static int check_published(struct transfer *t, char *text)
 	struct okv_op *op;
 	int rc = bench_rig_hold(t->rig, t->last_key, NULL, t->count, &hold, text);
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	rc = bench_rows_create(&t->rig->pages, BENCH_PUBLISH_HALF, t->count, hold.found.groups,
 			       &rows, text);
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		goto undo_hold;
 	rc = bench_pages_poison(&t->rig->pages, BENCH_PUBLISH_HALF, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_rig_restore_start(t->rig, BENCH_PUBLISH_HALF, &hold, NULL, 0, &op, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_rig_finish(op, rows.bytes, bench_now_ns(), &sample, text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_pages_check(&t->rig->pages, &rows, rows.count, t->published, text);
 	bench_rows_fini(&rows);
 undo_hold:
@@ -121,21 +121,21 @@ static int time_ours(struct transfer *t, struct bench_busy *busy, struct bench_s
 				  .max_ns = config->set_ns,
 				  .manager = t->rig->manager.pid,
 				  .busy = busy};
-	int rc = BENCH_OK;
+	int rc = TOOL_OK;
 
 	memset(ret_set, 0, sizeof(*ret_set));
 	if (t->direction != BENCH_PUBLISH)
 		rc = bench_pages_poison(pages, BENCH_RESTORE_HALF, text);
-	if (rc == BENCH_OK && t->direction != BENCH_RESTORE) {
+	if (rc == TOOL_OK && t->direction != BENCH_RESTORE) {
 		t->published = bench_rig_ids(t->rig, t->count);
 		rc = bench_pages_fill(pages, &t->out, t->published, text);
 	}
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_set_run(&plan, ret_set, text);
 	ret_set->bytes = bytes_of(t);
-	if (rc == BENCH_OK && t->direction != BENCH_PUBLISH)
+	if (rc == TOOL_OK && t->direction != BENCH_PUBLISH)
 		rc = bench_pages_check(pages, &t->in, t->in.count, t->restored, text);
-	if (rc == BENCH_OK && t->direction != BENCH_RESTORE)
+	if (rc == TOOL_OK && t->direction != BENCH_RESTORE)
 		rc = check_published(t, text);
 	return rc;
 }
@@ -168,9 +168,9 @@ static int report_baselines(struct transfer *t, double ours, struct bench_result
 	const struct bench_rows *rows = t->direction == BENCH_PUBLISH ? &t->out : &t->in;
 	int last = t->direction == BENCH_BOTH ? BENCH_CONTIGUOUS : BENCH_BATCH_LAYER;
 	double contiguous = 0;
-	int rc = BENCH_OK;
+	int rc = TOOL_OK;
 
-	for (int kind = BENCH_CONTIGUOUS; kind <= last && rc == BENCH_OK; kind++) {
+	for (int kind = BENCH_CONTIGUOUS; kind <= last && rc == TOOL_OK; kind++) {
 		const char *name = bench_baseline_name(config, (enum bench_baseline_kind)kind);
 		struct bench_set set;
 		char key[32];
@@ -179,10 +179,10 @@ static int report_baselines(struct transfer *t, double ours, struct bench_result
 		rc = bench_baseline_run(&t->rig->pages, rows, t->direction,
 					(enum bench_baseline_kind)kind,
 					bench_rig_ids(t->rig, rows->blocks), &set, text);
-		gbps = rc == BENCH_OK ? bench_set_gbps(&set) : 0;
+		gbps = rc == TOOL_OK ? bench_set_gbps(&set) : 0;
 		bench_set_fini(&set);
-		if (rc == BENCH_SKIPPED) {
-			rc = BENCH_OK;
+		if (rc == TOOL_SKIPPED) {
+			rc = TOOL_OK;
 			continue;
 		}
 		if (kind == BENCH_CONTIGUOUS)
@@ -220,10 +220,10 @@ static int measure(struct transfer *t, const char *suite, struct bench_beside *b
 	rc = time_ours(t, &busy, &set, text);
 	ours = bench_set_gbps(&set);
 	bench_figure(&result, BENCH_COLUMN, "GB/s", ours);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = report_baselines(t, ours, &result, text);
 	rc = bench_busy_end(&busy, rc, text);
-	if (rc == BENCH_OK) {
+	if (rc == TOOL_OK) {
 		bench_figure(&result, BENCH_HIDDEN, "fragment_bytes", (double)shape->segment_bytes);
 		bench_figure(&result, BENCH_HIDDEN, "blocks", t->count);
 		bench_figure(&result, BENCH_HIDDEN, "bytes", (double)bytes_of(t));
@@ -245,7 +245,7 @@ static int measure_each(struct transfer *t, const char *suite, char *text)
 	do {
 		rc = measure(t, suite, beside, text);
 		beside = bench_beside_next(config, t->rig->shape->spec.name, beside);
-	} while (rc == BENCH_OK && beside != NULL);
+	} while (rc == TOOL_OK && beside != NULL);
 	return rc;
 }
 
@@ -259,9 +259,9 @@ static int transfer(struct bench_rig *rig, const struct bench_hold *hold, uint32
 
 	rc = bench_rows_create(&rig->pages, BENCH_RESTORE_HALF, count, t.hold.found.groups, &t.in,
 			       text);
-	if (rc == BENCH_OK)
+	if (rc == TOOL_OK)
 		rc = bench_rows_create(&rig->pages, BENCH_PUBLISH_HALF, count, NULL, &t.out, text);
-	for (int d = BENCH_RESTORE; d <= BENCH_BOTH && rc == BENCH_OK; d++) {
+	for (int d = BENCH_RESTORE; d <= BENCH_BOTH && rc == TOOL_OK; d++) {
 		if ((work->directions & 1u << d) == 0)
 			continue;
 		t.direction = (enum bench_direction)d;
@@ -293,9 +293,9 @@ static uint32_t blocks_for(const struct bench_config *config, const struct bench
 /* Publish until all the Manager's memory was written once: the first touch by a process costs. */
 static int warm_arenas(struct bench_rig *rig, uint32_t blocks, char *text)
 {
-	int rc = BENCH_OK;
+	int rc = TOOL_OK;
 
-	for (uint64_t i = 0; i < MANAGER_PARTS && rc == BENCH_OK; i++)
+	for (uint64_t i = 0; i < MANAGER_PARTS && rc == TOOL_OK; i++)
 		rc = bench_rig_store(rig, BENCH_PUBLISH_HALF, bench_rig_ids(rig, blocks), blocks,
 				     text);
 	return rc;
@@ -312,12 +312,12 @@ static int seeded_transfer(struct bench_rig *rig, const struct work *work, uint3
 
 	bench_pages_arrange(&rig->pages, tidy, count);
 	rc = bench_rig_seed(rig, rig->pages.block_span, &first, &all, text);
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	bench_pages_arrange(&rig->pages, tidy, count);
 	rc = bench_rig_hold(rig, first, rig->pages.contents[BENCH_RESTORE_HALF], count, &hold,
 			    text);
-	if (rc == BENCH_OK) {
+	if (rc == TOOL_OK) {
 		rc = transfer(rig, &hold, first, work, count, text);
 		bench_rig_drop(&hold);
 	}
@@ -330,7 +330,7 @@ static int transfers(struct bench_rig *rig, const struct work *work, uint32_t bl
 	uint32_t before = 0;
 	int rc = warm_arenas(rig, blocks, text);
 
-	for (uint32_t i = 0; i < work->size_count && rc == BENCH_OK; i++) {
+	for (uint32_t i = 0; i < work->size_count && rc == TOOL_OK; i++) {
 		uint32_t count = blocks_for(rig->config, rig->shape, work->sizes[i]);
 
 		if (count == before)
@@ -338,7 +338,7 @@ static int transfers(struct bench_rig *rig, const struct work *work, uint32_t bl
 		before = count;
 		if (work->tidy)
 			rc = seeded_transfer(rig, work, count, true, text);
-		if (work->shuffled && rc == BENCH_OK)
+		if (work->shuffled && rc == TOOL_OK)
 			rc = seeded_transfer(rig, work, count, false, text);
 	}
 	return rc;
@@ -352,21 +352,21 @@ static int run_work(const struct bench_config *config, const struct bench_spec *
 	struct bench_rig *rig;
 	uint32_t blocks;
 	uint64_t memory;
-	char why[BENCH_TEXT];
+	char why[TOOL_TEXT];
 	int rc = bench_shape_create(spec, &shape, text);
 	int rc_close;
 
-	if (rc != BENCH_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	local.spread = work->shuffled;
 	blocks = blocks_for(config, &shape, work->sizes[work->size_count - 1]);
 	memory = MANAGER_PARTS * blocks * shape.block_bytes + MEMORY_SLACK;
 	rc = bench_rig_open(&local, &shape, blocks, memory, &rig, text);
-	if (rc == BENCH_OK) {
+	if (rc == TOOL_OK) {
 		rc = transfers(rig, work, blocks, text);
 		rc_close = bench_rig_close(rig, why);
-		if (rc == BENCH_OK && rc_close != BENCH_OK) {
-			memcpy(text, why, BENCH_TEXT);
+		if (rc == TOOL_OK && rc_close != TOOL_OK) {
+			memcpy(text, why, TOOL_TEXT);
 			rc = rc_close;
 		}
 	}
@@ -405,10 +405,10 @@ int bench_case_geometry(const struct bench_config *config, char *text)
 		if (!bench_selected(config, "geometry", config->specs[i].name))
 			continue;
 		rc = run_work(config, &config->specs[i], &work, text);
-		if (rc != BENCH_OK)
+		if (rc != TOOL_OK)
 			return rc;
 	}
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 const char *bench_part_fragments(const struct bench_config *config, uint32_t i, char buffer[24])
@@ -449,10 +449,10 @@ int bench_case_fragments(const struct bench_config *config, char *text)
 		spec.groups[0].layers = (uint32_t)(rows / blocks / 2);
 		snprintf(spec.name, sizeof(spec.name), "%u layers", spec.groups[0].layers);
 		rc = run_work(config, &spec, &work, text);
-		if (rc != BENCH_OK)
+		if (rc != TOOL_OK)
 			return rc;
 	}
-	return BENCH_OK;
+	return TOOL_OK;
 }
 
 int bench_case_cpu(const struct bench_config *config, char *text)
@@ -482,7 +482,7 @@ int bench_case_model(const struct bench_config *config, char *text)
 	bench_beside_report_missing(config, "model");
 	local.busy = true;
 	if (bench_beside_next(&local, spec->name, NULL) == NULL)
-		return BENCH_OK;
+		return TOOL_OK;
 	/* Three kinds of work within what --quick may take. */
 	if (config->quick) {
 		work.sizes[0] = 128ull << 20;

@@ -1,18 +1,15 @@
 /* [E] orbitkv-replay: requests of a trace through the cache, every restored byte checked. */
-#ifndef ORBITKV_EXAMPLES_REPLAY_H
-#define ORBITKV_EXAMPLES_REPLAY_H
+#ifndef ORBITKV_TOOLS_REPLAY_H
+#define ORBITKV_TOOLS_REPLAY_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 #include <orbitkv/orbitkv.h>
+#include "tool_pattern.h"
 
-#define REPLAY_TEXT_BYTES 240
 #define REPLAY_WAIT_MS 60000 /* longest any single operation may take */
-
-/* Exit statuses. */
-enum { REPLAY_OK = 0, REPLAY_FAILED = 1, REPLAY_USAGE = 2, REPLAY_SKIPPED = 77 };
 
 /* ---- replay_model.c: what one block holds ---- */
 
@@ -54,29 +51,6 @@ struct replay_trace {
 int replay_trace_load(const char *file, uint32_t max_requests, struct replay_trace *ret_trace);
 void replay_trace_fini(struct replay_trace *trace);
 
-/* ---- replay_pattern.c: bytes that say where they belong ---- */
-
-#define REPLAY_KEY_BYTES 16
-#define REPLAY_MAX_ID ((1u << 26) - 1)
-#define REPLAY_MAX_SEGMENT_BYTES (1ull << 28)
-#define REPLAY_POISON 0xee
-
-/* Segment `segment` of layer `layer` of the block `id`. */
-struct replay_place {
-	uint32_t id;
-	uint32_t layer;
-	uint32_t segment;
-};
-
-void replay_key(uint32_t id, uint8_t key[REPLAY_KEY_BYTES]);
-void replay_fill(const struct replay_place *place, void *bytes, uint64_t size);
-/*
- * Bytes that differ from what replay_fill() writes there; the first difference is told in text
- * (size REPLAY_TEXT_BYTES), with the place its bytes came from if they are of any.
- */
-uint64_t replay_check(const struct replay_place *place, const void *bytes, uint64_t size,
-		      char *text);
-
 /* ---- replay_pages.c: the engine's KV tensors ---- */
 
 struct cuda_pages;
@@ -93,7 +67,7 @@ struct replay_pages {
 	struct cuda_pages *gpu;	  /* NULL on the host device */
 };
 
-/* 0, REPLAY_SKIPPED when the device does not exist here, or REPLAY_FAILED; why is in text. */
+/* 0, TOOL_SKIPPED when the device does not exist here, or TOOL_FAILED; why is in text. */
 int replay_pages_create(const struct replay_model *model, uint32_t device, uint32_t page_count,
 			struct replay_pages *ret_pages, char *text);
 void replay_pages_destroy(struct replay_pages *pages);
@@ -141,7 +115,7 @@ struct replay_config {
 
 /* What became of one request. */
 struct replay_outcome {
-	int32_t status; /* REPLAY_OK, REPLAY_FAILED, REPLAY_SKIPPED */
+	int32_t status; /* TOOL_OK, TOOL_FAILED, TOOL_SKIPPED */
 	uint32_t blocks;
 	uint32_t hit_blocks;
 	uint32_t reserved;
@@ -150,7 +124,7 @@ struct replay_outcome {
 	uint64_t restored_bytes;
 	uint64_t published_bytes;
 	uint64_t mismatched_bytes;
-	char text[REPLAY_TEXT_BYTES];
+	char text[TOOL_TEXT];
 };
 
 struct replay_engine {

@@ -24,7 +24,7 @@ void replay_explain(char *text, const char *what, int status, const struct okv_e
 {
 	bool detail = err != NULL && err->text[0] != '\0';
 
-	snprintf(text, REPLAY_TEXT_BYTES, "%s: %s (%s) %.160s", what, okv_status_name(status),
+	snprintf(text, TOOL_TEXT, "%s: %s (%s) %.160s", what, okv_status_name(status),
 		 err != NULL ? okv_stage_name(err->stage) : "-",
 		 detail ? err->text : okv_status_text(status));
 }
@@ -78,8 +78,8 @@ static int open_namespace(struct replay_engine *e, char *text)
 
 		if (bytes == model->stored_bytes[g])
 			continue;
-		snprintf(text, REPLAY_TEXT_BYTES, "a block of group %u takes %llu bytes, not %llu",
-			 g, (unsigned long long)bytes, (unsigned long long)model->stored_bytes[g]);
+		snprintf(text, TOOL_TEXT, "a block of group %u takes %llu bytes, not %llu", g,
+			 (unsigned long long)bytes, (unsigned long long)model->stored_bytes[g]);
 		okv_namespace_close(e->ns);
 		return -1;
 	}
@@ -107,22 +107,22 @@ int replay_engine_open(const struct replay_config *config, const char *socket,
 {
 	uint32_t longest = config->trace.longest;
 	struct replay_engine *e = calloc(1, sizeof(*e));
-	int rc = REPLAY_FAILED;
+	int rc = TOOL_FAILED;
 
 	if (e == NULL) {
-		snprintf(text, REPLAY_TEXT_BYTES, "out of memory");
-		return REPLAY_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	e->config = config;
-	e->keys = malloc((size_t)longest * REPLAY_KEY_BYTES);
+	e->keys = malloc((size_t)longest * TOOL_KEY_BYTES);
 	if (e->keys == NULL) {
-		snprintf(text, REPLAY_TEXT_BYTES, "out of memory");
+		snprintf(text, TOOL_TEXT, "out of memory");
 		goto undo_engine;
 	}
 	rc = replay_pages_create(&config->model, config->device, longest, &e->pages, text);
-	if (rc != REPLAY_OK)
+	if (rc != TOOL_OK)
 		goto undo_keys;
-	rc = REPLAY_FAILED;
+	rc = TOOL_FAILED;
 	if (connect_engine(e, socket, text) != 0)
 		goto undo_pages;
 	if (open_namespace(e, text) != 0)
@@ -130,7 +130,7 @@ int replay_engine_open(const struct replay_config *config, const char *socket,
 	if (bind_pages(e, text) != 0)
 		goto undo_namespace;
 	*ret_engine = e;
-	return REPLAY_OK;
+	return TOOL_OK;
 undo_namespace:
 	okv_namespace_close(e->ns);
 undo_connection:
@@ -168,8 +168,8 @@ static struct okv_keys keys_of(const struct replay_engine *e, uint32_t group, ui
 {
 	return (struct okv_keys){.group = group,
 				 .count = count,
-				 .key_bytes = REPLAY_KEY_BYTES,
-				 .keys = e->keys + (size_t)first * REPLAY_KEY_BYTES};
+				 .key_bytes = TOOL_KEY_BYTES,
+				 .keys = e->keys + (size_t)first * TOOL_KEY_BYTES};
 }
 
 static bool plausible(const struct replay_engine *e, const struct okv_lookup_result *found,
@@ -341,7 +341,7 @@ static int publish(struct replay_engine *e, const uint32_t *ids, uint32_t first,
 		groups[g].first_position = first;
 		groups[g].tokens = (count - first) * model->block_tokens;
 		if (first > 0)
-			groups[g].parent = e->keys + (size_t)(first - 1) * REPLAY_KEY_BYTES;
+			groups[g].parent = e->keys + (size_t)(first - 1) * TOOL_KEY_BYTES;
 		groups[g].pages = e->pages.order + first;
 		replay_pages_fill(&e->pages, &span);
 	}
@@ -368,13 +368,13 @@ void replay_engine_run(struct replay_engine *e, uint32_t index, struct replay_ou
 	const struct replay_trace *trace = &e->config->trace;
 	const uint32_t *ids = trace->ids + trace->starts[index];
 	uint32_t count = (uint32_t)(trace->starts[index + 1] - trace->starts[index]);
-	struct replay_outcome out = {.status = REPLAY_FAILED, .blocks = count};
+	struct replay_outcome out = {.status = TOOL_FAILED, .blocks = count};
 	struct okv_lookup_result found;
 	struct okv_lease *lease = NULL;
 	int rc;
 
 	for (uint32_t i = 0; i < count; i++)
-		replay_key(ids[i], e->keys + (size_t)i * REPLAY_KEY_BYTES);
+		tool_key(ids[i], e->keys + (size_t)i * TOOL_KEY_BYTES);
 	replay_pages_choose(&e->pages, index, e->config->tidy);
 	rc = look_up(e, count, &found, &lease, &out);
 	if (rc != 0)
@@ -386,7 +386,7 @@ void replay_engine_run(struct replay_engine *e, uint32_t index, struct replay_ou
 	if (rc == 0 && out.hit_blocks < count)
 		rc = publish(e, ids, out.hit_blocks, count, &out);
 	if (rc == 0)
-		out.status = REPLAY_OK;
+		out.status = TOOL_OK;
 out:
 	*ret_outcome = out;
 }

@@ -55,7 +55,7 @@ bool replay_receive(int fd, void *bytes, size_t size)
 /* The engine process: a first outcome says whether it opened, then one for each request. */
 static int serve(const struct replay_config *config, const char *socket, int requests, int outcomes)
 {
-	struct replay_outcome outcome = {.status = REPLAY_FAILED};
+	struct replay_outcome outcome = {.status = TOOL_FAILED};
 	struct replay_engine *engine = NULL;
 	uint32_t index;
 
@@ -69,7 +69,7 @@ static int serve(const struct replay_config *config, const char *socket, int req
 	}
 out:
 	replay_engine_close(engine);
-	return engine != NULL ? REPLAY_OK : REPLAY_FAILED;
+	return engine != NULL ? TOOL_OK : TOOL_FAILED;
 }
 
 /* Only our own ends stay open in the child, or a sibling would never see the end of its pipe. */
@@ -109,7 +109,7 @@ static int start_member(struct replay_fleet *fleet, const char *socket, char *te
 	member->requests = requests[1];
 	member->outcomes = outcomes[0];
 	fleet->count++;
-	return REPLAY_OK;
+	return TOOL_OK;
 undo_outcomes:
 	close(outcomes[0]);
 	close(outcomes[1]);
@@ -117,8 +117,8 @@ undo_requests:
 	close(requests[0]);
 	close(requests[1]);
 failed:
-	snprintf(text, REPLAY_TEXT_BYTES, "an engine process: %s", strerror(errno));
-	return REPLAY_FAILED;
+	snprintf(text, TOOL_TEXT, "an engine process: %s", strerror(errno));
+	return TOOL_FAILED;
 }
 
 static int await_members(struct replay_fleet *fleet, char *text)
@@ -127,15 +127,15 @@ static int await_members(struct replay_fleet *fleet, char *text)
 
 	for (uint32_t i = 0; i < fleet->count; i++) {
 		if (!replay_receive(fleet->members[i].outcomes, &outcome, sizeof(outcome))) {
-			snprintf(text, REPLAY_TEXT_BYTES, "engine %u died while it started", i);
-			return REPLAY_FAILED;
+			snprintf(text, TOOL_TEXT, "engine %u died while it started", i);
+			return TOOL_FAILED;
 		}
-		if (outcome.status != REPLAY_OK) {
-			memcpy(text, outcome.text, REPLAY_TEXT_BYTES);
+		if (outcome.status != TOOL_OK) {
+			memcpy(text, outcome.text, TOOL_TEXT);
 			return outcome.status;
 		}
 	}
-	return REPLAY_OK;
+	return TOOL_OK;
 }
 
 int replay_fleet_start(const struct replay_config *config, const char *socket,
@@ -143,25 +143,25 @@ int replay_fleet_start(const struct replay_config *config, const char *socket,
 {
 	size_t members = config->engines * sizeof(struct member);
 	struct replay_fleet *fleet = calloc(1, sizeof(*fleet) + members);
-	int rc = REPLAY_OK;
+	int rc = TOOL_OK;
 
 	if (fleet == NULL) {
-		snprintf(text, REPLAY_TEXT_BYTES, "out of memory");
-		return REPLAY_FAILED;
+		snprintf(text, TOOL_TEXT, "out of memory");
+		return TOOL_FAILED;
 	}
 	fleet->config = config;
 	if (config->embedded)
 		rc = replay_engine_open(config, NULL, &fleet->inside, text);
-	for (uint32_t i = 0; i < config->engines && !config->embedded && rc == REPLAY_OK; i++)
+	for (uint32_t i = 0; i < config->engines && !config->embedded && rc == TOOL_OK; i++)
 		rc = start_member(fleet, socket, text);
-	if (rc == REPLAY_OK)
+	if (rc == TOOL_OK)
 		rc = await_members(fleet, text);
-	if (rc != REPLAY_OK) {
+	if (rc != TOOL_OK) {
 		replay_fleet_stop(fleet);
 		return rc;
 	}
 	*ret_fleet = fleet;
-	return REPLAY_OK;
+	return TOOL_OK;
 }
 
 static bool run_one(struct replay_fleet *fleet, uint32_t index, struct replay_outcome *ret_outcome)
@@ -183,14 +183,13 @@ int replay_fleet_run(struct replay_fleet *fleet, replay_each_fn *each, void *arg
 
 	for (uint32_t i = 0; i < count; i++) {
 		if (!run_one(fleet, i, &outcome)) {
-			snprintf(text, REPLAY_TEXT_BYTES, "request %u: its engine process is gone",
-				 i);
-			return REPLAY_FAILED;
+			snprintf(text, TOOL_TEXT, "request %u: its engine process is gone", i);
+			return TOOL_FAILED;
 		}
 		if (!each(arg, &outcome))
 			break;
 	}
-	return REPLAY_OK;
+	return TOOL_OK;
 }
 
 int replay_fleet_stop(struct replay_fleet *fleet)

@@ -137,7 +137,7 @@ static void catch_signals(void)
 
 static int ask_manager(const char *socket, struct okv_manager_status *ret_status)
 {
-	char text[REPLAY_TEXT_BYTES];
+	char text[TOOL_TEXT];
 	struct okv_error err = {.text = ""};
 	int rc = okv_manager_status_query(socket, STATUS_MS, ret_status, &err);
 
@@ -153,52 +153,52 @@ static int measure(struct replay_fleet *fleet, const char *socket, struct replay
 	const struct replay_config *config = report->config;
 	struct okv_manager_status before;
 	struct okv_manager_status after;
-	char text[REPLAY_TEXT_BYTES] = "";
+	char text[TOOL_TEXT] = "";
 
 	report->capacity_blocks = config->blocks;
 	if (config->embedded && config->blocks == 0)
 		report->capacity_blocks = config->memory_bytes / config->model.block_bytes;
 	if (!config->embedded) {
 		if (ask_manager(socket, &before) != 0)
-			return REPLAY_FAILED;
+			return TOOL_FAILED;
 		report->capacity_blocks = before.bytes_total / config->model.block_bytes;
 	}
-	if (replay_fleet_run(fleet, replay_report_add, report, text) != REPLAY_OK) {
+	if (replay_fleet_run(fleet, replay_report_add, report, text) != TOOL_OK) {
 		complain(text, NULL);
-		return REPLAY_FAILED;
+		return TOOL_FAILED;
 	}
 	if (!config->embedded) {
 		if (ask_manager(socket, &after) != 0)
-			return REPLAY_FAILED;
+			return TOOL_FAILED;
 		report->evictions = after.evictions - before.evictions;
 		report->evictions_known = true;
 	}
-	return REPLAY_OK;
+	return TOOL_OK;
 }
 
 static int replay_on(const struct replay_config *config, const char *socket)
 {
-	char text[REPLAY_TEXT_BYTES] = "";
+	char text[TOOL_TEXT] = "";
 	struct replay_report report;
 	struct replay_fleet *fleet;
 	int rc;
 
 	if (replay_report_init(config, &report) != 0) {
 		complain("out of memory", NULL);
-		return REPLAY_FAILED;
+		return TOOL_FAILED;
 	}
 	rc = replay_fleet_start(config, socket, &fleet, text);
-	if (rc != REPLAY_OK) {
+	if (rc != TOOL_OK) {
 		complain(text, NULL);
 		goto out;
 	}
 	rc = measure(fleet, socket, &report);
 	if (replay_fleet_stop(fleet) != 0) {
 		complain("an engine process did not end cleanly", NULL);
-		rc = REPLAY_FAILED;
+		rc = TOOL_FAILED;
 	}
 	int verdict = replay_report_print(&report);
-	if (rc == REPLAY_OK)
+	if (rc == TOOL_OK)
 		rc = verdict;
 out:
 	replay_report_fini(&report);
@@ -208,7 +208,7 @@ out:
 static int replay(struct replay_config *config)
 {
 	struct replay_manager manager;
-	char text[REPLAY_TEXT_BYTES] = "";
+	char text[TOOL_TEXT] = "";
 	int rc;
 
 	if (config->memory_bytes == 0)
@@ -217,12 +217,12 @@ static int replay(struct replay_config *config)
 		return replay_on(config, config->socket);
 	if (replay_manager_start(config, &manager, text) != 0) {
 		complain(text, NULL);
-		return REPLAY_FAILED;
+		return TOOL_FAILED;
 	}
 	rc = replay_on(config, manager.socket);
 	if (replay_manager_stop(&manager) != 0) {
 		complain("the Manager did not end cleanly", NULL);
-		rc = rc == REPLAY_OK ? REPLAY_FAILED : rc;
+		rc = rc == TOOL_OK ? TOOL_FAILED : rc;
 	}
 	return rc;
 }
@@ -230,33 +230,33 @@ static int replay(struct replay_config *config)
 int main(int argc, char **argv)
 {
 	struct replay_config config = {.engines = 1, .device = OKV_DEVICE_HOST};
-	int rc = REPLAY_USAGE;
+	int rc = TOOL_USAGE;
 	int which = 0;
 	int id;
 
 	while ((id = getopt_long(argc, argv, "", options, &which)) != -1) {
 		if (id == OPT_HELP) {
 			fputs(usage, stdout);
-			return REPLAY_OK;
+			return TOOL_OK;
 		}
 		if (id == '?') {
 			fputs("Try orbitkv-replay --help.\n", stderr);
-			return REPLAY_USAGE;
+			return TOOL_USAGE;
 		}
 		if (take_option(&config, id, options[which].name) != 0)
-			return REPLAY_USAGE;
+			return TOOL_USAGE;
 	}
 	if (optind < argc) {
 		complain("not an option", argv[optind]);
-		return REPLAY_USAGE;
+		return TOOL_USAGE;
 	}
 	if (check_options(&config) != 0)
-		return REPLAY_USAGE;
+		return TOOL_USAGE;
 	catch_signals();
 	if (config.speed)
 		return replay_speed(&config);
 	if (replay_model_load(config.models_file, config.model_name, &config.model) != 0)
-		return REPLAY_USAGE;
+		return TOOL_USAGE;
 	if (replay_trace_load(config.trace_file, config.requests, &config.trace) == 0) {
 		rc = replay(&config);
 		replay_trace_fini(&config.trace);

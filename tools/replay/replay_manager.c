@@ -16,8 +16,8 @@
 #define PAGE 4096u
 
 struct greeting {
-	int32_t status; /* REPLAY_OK once it listens */
-	char text[REPLAY_TEXT_BYTES];
+	int32_t status; /* TOOL_OK once it listens */
+	char text[TOOL_TEXT];
 };
 
 /* Only in the child. */
@@ -62,7 +62,7 @@ void replay_manager_options(const struct replay_config *config, struct okv_manag
 
 static int serve(const struct replay_config *config, const char *socket, int ready_fd)
 {
-	struct greeting greeting = {.status = REPLAY_FAILED};
+	struct greeting greeting = {.status = TOOL_FAILED};
 	struct sigaction action = {.sa_handler = stop_serving};
 	struct okv_manager_options opts;
 	struct okv_manager *manager;
@@ -74,7 +74,7 @@ static int serve(const struct replay_config *config, const char *socket, int rea
 	if (rc != 0) {
 		replay_explain(greeting.text, "okv_manager_create", rc, &err);
 		replay_send(ready_fd, &greeting, sizeof(greeting));
-		return REPLAY_FAILED;
+		return TOOL_FAILED;
 	}
 	rc = okv_manager_listen(manager, socket, &err);
 	if (rc != 0) {
@@ -83,7 +83,7 @@ static int serve(const struct replay_config *config, const char *socket, int rea
 	}
 	serving = manager;
 	sigaction(SIGTERM, &action, NULL);
-	greeting.status = REPLAY_OK;
+	greeting.status = TOOL_OK;
 	replay_send(ready_fd, &greeting, sizeof(greeting));
 	rc = okv_manager_run(manager, &err);
 	if (rc != 0) {
@@ -93,17 +93,17 @@ static int serve(const struct replay_config *config, const char *socket, int rea
 	signal(SIGTERM, SIG_IGN);
 	serving = NULL;
 out:
-	if (greeting.status != REPLAY_OK)
+	if (greeting.status != TOOL_OK)
 		replay_send(ready_fd, &greeting, sizeof(greeting));
 	okv_manager_destroy(manager);
-	return rc == 0 ? REPLAY_OK : REPLAY_FAILED;
+	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 static int make_directory(struct replay_manager *manager, char *text)
 {
 	strcpy(manager->directory, "/tmp/orbitkv-replay-XXXXXX");
 	if (mkdtemp(manager->directory) == NULL) {
-		snprintf(text, REPLAY_TEXT_BYTES, "mkdtemp: %s", strerror(errno));
+		snprintf(text, TOOL_TEXT, "mkdtemp: %s", strerror(errno));
 		return -1;
 	}
 	snprintf(manager->socket, sizeof(manager->socket), "%s/manager.sock", manager->directory);
@@ -121,13 +121,13 @@ int replay_manager_start(const struct replay_config *config, struct replay_manag
 	if (make_directory(&manager, text) != 0)
 		return -1;
 	if (pipe(ready) != 0) {
-		snprintf(text, REPLAY_TEXT_BYTES, "pipe: %s", strerror(errno));
+		snprintf(text, TOOL_TEXT, "pipe: %s", strerror(errno));
 		goto undo_directory;
 	}
 	fflush(NULL);
 	manager.pid = fork();
 	if (manager.pid < 0) {
-		snprintf(text, REPLAY_TEXT_BYTES, "fork: %s", strerror(errno));
+		snprintf(text, TOOL_TEXT, "fork: %s", strerror(errno));
 		close(ready[0]);
 		close(ready[1]);
 		goto undo_directory;
@@ -137,19 +137,19 @@ int replay_manager_start(const struct replay_config *config, struct replay_manag
 		signal(SIGINT, SIG_IGN); /* the parent stops us after the engines */
 		prctl(PR_SET_PDEATHSIG, SIGTERM);
 		if (getppid() != parent)
-			_exit(REPLAY_FAILED);
+			_exit(TOOL_FAILED);
 		close(ready[0]);
 		int status = serve(config, manager.socket, ready[1]);
 		rmdir(manager.directory); /* a parent that was killed cannot */
 		exit(status);
 	}
 	close(ready[1]);
-	greeting.status = REPLAY_FAILED;
+	greeting.status = TOOL_FAILED;
 	if (!replay_receive(ready[0], &greeting, sizeof(greeting)))
 		snprintf(greeting.text, sizeof(greeting.text), "the Manager did not start");
 	close(ready[0]);
-	if (greeting.status != REPLAY_OK) {
-		memcpy(text, greeting.text, REPLAY_TEXT_BYTES);
+	if (greeting.status != TOOL_OK) {
+		memcpy(text, greeting.text, TOOL_TEXT);
 		replay_manager_stop(&manager);
 		return -1;
 	}

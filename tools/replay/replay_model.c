@@ -135,7 +135,7 @@ static const char *read_model(const json_t *entry, struct replay_model *model)
 	if (segments == 0 || token_bytes == 0 || model->block_tokens == 0)
 		return "needs \"segments\" (1 to 8), \"segment_bytes_per_token\", \"block_tokens\"";
 	uint64_t segment_bytes = (uint64_t)token_bytes * model->block_tokens;
-	if (segment_bytes > REPLAY_MAX_SEGMENT_BYTES)
+	if (segment_bytes > TOOL_MAX_SEGMENT_BYTES)
 		return "has segments above 256 MiB";
 	why = read_groups(entry, model);
 	return why != NULL ? why : lay_out(model, segments, segment_bytes);

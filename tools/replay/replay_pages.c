@@ -46,12 +46,12 @@ static int map_mirror(struct replay_pages *pages, char *text)
 			    -1, 0);
 
 	if (memory == MAP_FAILED) {
-		snprintf(text, REPLAY_TEXT_BYTES, "no memory for %llu bytes of pages",
+		snprintf(text, TOOL_TEXT, "no memory for %llu bytes of pages",
 			 (unsigned long long)pages->bytes);
-		return REPLAY_FAILED;
+		return TOOL_FAILED;
 	}
 	pages->mirror = memory;
-	return REPLAY_OK;
+	return TOOL_OK;
 }
 
 static int allocate_host(struct replay_pages *pages, char *text)
@@ -68,8 +68,8 @@ static int allocate_cuda(struct replay_pages *pages, char *text)
 	char why[200];
 
 	if (cuda_pages_create(0, 1, pages->bytes, &pages->gpu, why) != 0) {
-		snprintf(text, REPLAY_TEXT_BYTES, "%s", why);
-		return REPLAY_SKIPPED;
+		snprintf(text, TOOL_TEXT, "%s", why);
+		return TOOL_SKIPPED;
 	}
 	pages->tensors = cuda_pages_base(pages->gpu, 0);
 	return map_mirror(pages, text);
@@ -79,18 +79,18 @@ int replay_pages_create(const struct replay_model *model, uint32_t device, uint3
 			struct replay_pages *ret_pages, char *text)
 {
 	struct replay_pages pages = {.model = model, .page_count = page_count, .device = device};
-	int rc = REPLAY_FAILED;
+	int rc = TOOL_FAILED;
 
 	for (uint32_t l = 0; l < model->layer_count; l++)
 		pages.bytes += round_up(tensor_bytes(&model->layers[l], page_count));
 	pages.layers = calloc(model->layer_count, sizeof(*pages.layers));
 	pages.order = calloc(page_count, sizeof(*pages.order));
 	if (pages.layers == NULL || pages.order == NULL) {
-		snprintf(text, REPLAY_TEXT_BYTES, "out of memory");
+		snprintf(text, TOOL_TEXT, "out of memory");
 		goto undo;
 	}
 	rc = device == OKV_DEVICE_CUDA ? allocate_cuda(&pages, text) : allocate_host(&pages, text);
-	if (rc != REPLAY_OK)
+	if (rc != TOOL_OK)
 		goto undo;
 	uint8_t *base = pages.tensors;
 	for (uint32_t l = 0; l < model->layer_count; l++) {
@@ -100,7 +100,7 @@ int replay_pages_create(const struct replay_model *model, uint32_t device, uint3
 	for (uint32_t p = 0; p < page_count; p++)
 		pages.order[p] = p;
 	*ret_pages = pages;
-	return REPLAY_OK;
+	return TOOL_OK;
 undo:
 	replay_pages_destroy(&pages);
 	return rc;
@@ -145,28 +145,28 @@ uint8_t *replay_pages_row(const struct replay_pages *pages, uint32_t layer, uint
 static int copied(const char *what, int result, char *text)
 {
 	if (result == 0)
-		return REPLAY_OK;
-	snprintf(text, REPLAY_TEXT_BYTES, "%s says CUDA error %d", what, result);
-	return REPLAY_FAILED;
+		return TOOL_OK;
+	snprintf(text, TOOL_TEXT, "%s says CUDA error %d", what, result);
+	return TOOL_FAILED;
 }
 
 int replay_pages_upload(struct replay_pages *pages, char *text)
 {
 	if (pages->gpu == NULL)
-		return REPLAY_OK;
+		return TOOL_OK;
 	return copied("cuMemcpyHtoD", cuda_pages_upload(pages->gpu, 0, pages->mirror), text);
 }
 
 int replay_pages_download(struct replay_pages *pages, char *text)
 {
 	if (pages->gpu == NULL)
-		return REPLAY_OK;
+		return TOOL_OK;
 	return copied("cuMemcpyDtoH", cuda_pages_download(pages->gpu, 0, pages->mirror), text);
 }
 
 /* One segment of one block in its page. */
 struct row {
-	struct replay_place place;
+	struct tool_place place;
 	uint32_t page;
 	uint8_t *bytes;
 	uint64_t size;
@@ -202,24 +202,24 @@ static uint64_t for_each_row(struct replay_pages *pages, const struct replay_spa
 static uint64_t poison_row(const struct row *row, char *text)
 {
 	(void)text;
-	memset(row->bytes, REPLAY_POISON, row->size);
+	memset(row->bytes, TOOL_POISON, row->size);
 	return 0;
 }
 
 static uint64_t fill_row(const struct row *row, char *text)
 {
 	(void)text;
-	replay_fill(&row->place, row->bytes, row->size);
+	tool_fill(&row->place, row->bytes, row->size);
 	return 0;
 }
 
 static uint64_t check_row(const struct row *row, char *text)
 {
-	char why[REPLAY_TEXT_BYTES];
-	uint64_t bad = replay_check(&row->place, row->bytes, row->size, why);
+	char why[TOOL_TEXT];
+	uint64_t bad = tool_check(&row->place, row->bytes, row->size, why);
 
 	if (bad > 0 && text[0] == '\0')
-		snprintf(text, REPLAY_TEXT_BYTES, "page %u: %.200s", row->page, why);
+		snprintf(text, TOOL_TEXT, "page %u: %.200s", row->page, why);
 	return bad;
 }
 

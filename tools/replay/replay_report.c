@@ -65,7 +65,7 @@ static void clear_progress(const struct replay_report *report)
 bool replay_report_add(void *arg, const struct replay_outcome *outcome)
 {
 	struct replay_report *report = arg;
-	bool good = outcome->status == REPLAY_OK && outcome->mismatched_bytes == 0;
+	bool good = outcome->status == TOOL_OK && outcome->mismatched_bytes == 0;
 
 	report->lookup_ns[report->requests] = outcome->lookup_ns;
 	if (outcome->restore_ns > 0)
@@ -81,11 +81,11 @@ bool replay_report_add(void *arg, const struct replay_outcome *outcome)
 		fprintf(stderr, "orbitkv-replay: request %u: %s\n", report->requests,
 			outcome->text);
 	}
-	report->failures += outcome->status != REPLAY_OK;
+	report->failures += outcome->status != TOOL_OK;
 	report->requests++;
 	if (isatty(STDERR_FILENO))
 		draw_progress(report);
-	return outcome->status == REPLAY_OK;
+	return outcome->status == TOOL_OK;
 }
 
 static int compare(const void *a, const void *b)
@@ -192,6 +192,6 @@ int replay_report_print(struct replay_report *report)
 	else
 		print_table(report);
 	if (fflush(stdout) != 0)
-		return REPLAY_FAILED;
-	return report->failures > 0 || report->mismatched_bytes > 0 ? REPLAY_FAILED : REPLAY_OK;
+		return TOOL_FAILED;
+	return report->failures > 0 || report->mismatched_bytes > 0 ? TOOL_FAILED : TOOL_OK;
 }

@@ -139,7 +139,7 @@ static int plain_start(struct plain *plain, const struct replay_pages *pages, ui
 		if (pthread_create(thread, NULL, copy_rows, plain) != 0) {
 			/* The others wait at a barrier that can never fill. */
 			fprintf(stderr, "orbitkv-replay: pthread_create failed\n");
-			exit(REPLAY_FAILED);
+			exit(TOOL_FAILED);
 		}
 	}
 	return 0;
@@ -161,12 +161,12 @@ static void plain_stop(struct plain *plain)
 static int fail(const char *text)
 {
 	fprintf(stderr, "orbitkv-replay: %s\n", text);
-	return REPLAY_FAILED;
+	return TOOL_FAILED;
 }
 
 static int fail_call(const char *what, int status, const struct okv_error *err)
 {
-	char text[REPLAY_TEXT_BYTES];
+	char text[TOOL_TEXT];
 
 	replay_explain(text, what, status, err);
 	return fail(text);
@@ -179,17 +179,17 @@ static int run_checked(struct speed *speed, uint32_t expected_hit)
 
 	replay_engine_run(speed->engine, 0, &outcome);
 	speed->mismatched_bytes += outcome.mismatched_bytes;
-	if (outcome.status != REPLAY_OK || outcome.mismatched_bytes > 0)
+	if (outcome.status != TOOL_OK || outcome.mismatched_bytes > 0)
 		return fail(outcome.text);
 	if (outcome.hit_blocks != expected_hit)
 		return fail("the blocks just published are not all found");
-	return REPLAY_OK;
+	return TOOL_OK;
 }
 
 static int take_lease(struct speed *speed)
 {
 	struct okv_keys keys = {
-		.count = speed->blocks, .key_bytes = REPLAY_KEY_BYTES, .keys = speed->engine->keys};
+		.count = speed->blocks, .key_bytes = TOOL_KEY_BYTES, .keys = speed->engine->keys};
 	struct okv_lookup_options opts;
 	struct okv_lookup_result found;
 	struct okv_error err = {.text = ""};
@@ -203,7 +203,7 @@ static int take_lease(struct speed *speed)
 		return fail_call("okv_lookup", rc, &err);
 	if (found.groups[0].count != speed->blocks)
 		return fail("the lease holds too few blocks");
-	return REPLAY_OK;
+	return TOOL_OK;
 }
 
 static int time_restore(struct speed *speed, uint64_t *ret_ns)
@@ -229,7 +229,7 @@ static int time_restore(struct speed *speed, uint64_t *ret_ns)
 	okv_op_release(op);
 	if (rc != 0)
 		return fail_call("restore", rc, NULL);
-	return REPLAY_OK;
+	return TOOL_OK;
 }
 
 /* Alternating, so that whatever else the machine does strikes both. */
@@ -239,21 +239,21 @@ static int time_copies(struct speed *speed)
 		uint64_t restore_ns;
 		uint64_t plain_ns;
 
-		if (time_restore(speed, &restore_ns) != REPLAY_OK)
-			return REPLAY_FAILED;
+		if (time_restore(speed, &restore_ns) != TOOL_OK)
+			return TOOL_FAILED;
 		plain_ns = time_plain(&speed->plain);
 		if (i < WARM_UP)
 			continue;
 		speed->restore_ns[i - WARM_UP] = restore_ns;
 		speed->plain_ns[i - WARM_UP] = plain_ns;
 	}
-	return REPLAY_OK;
+	return TOOL_OK;
 }
 
 static int time_lookups(struct speed *speed)
 {
 	struct okv_keys keys = {
-		.count = 1, .key_bytes = REPLAY_KEY_BYTES, .keys = speed->engine->keys};
+		.count = 1, .key_bytes = TOOL_KEY_BYTES, .keys = speed->engine->keys};
 	struct okv_lookup_options opts;
 	struct okv_lookup_result found;
 	struct okv_error err = {.text = ""};
@@ -274,26 +274,26 @@ static int time_lookups(struct speed *speed)
 		if (i >= LOOKUP_WARM_UP)
 			speed->lookup_ns[i - LOOKUP_WARM_UP] = took;
 	}
-	return REPLAY_OK;
+	return TOOL_OK;
 }
 
 static int measure(struct speed *speed)
 {
 	int rc = run_checked(speed, 0);
 
-	if (rc == REPLAY_OK)
+	if (rc == TOOL_OK)
 		rc = run_checked(speed, speed->blocks);
-	if (rc == REPLAY_OK)
+	if (rc == TOOL_OK)
 		rc = take_lease(speed);
-	if (rc != REPLAY_OK)
+	if (rc != TOOL_OK)
 		return rc;
 	if (plain_start(&speed->plain, &speed->engine->pages, speed->blocks) != 0)
 		return fail("no memory for the plain copy");
 	rc = time_copies(speed);
 	okv_lease_release(speed->lease);
-	if (rc == REPLAY_OK)
+	if (rc == TOOL_OK)
 		rc = time_lookups(speed);
-	if (rc == REPLAY_OK)
+	if (rc == TOOL_OK)
 		rc = run_checked(speed, speed->blocks);
 	plain_stop(&speed->plain);
 	return rc;
@@ -362,10 +362,10 @@ static int one_request(uint32_t blocks, struct replay_trace *trace)
 
 static int measure_on(struct speed *speed, const char *socket)
 {
-	char text[REPLAY_TEXT_BYTES] = "";
+	char text[TOOL_TEXT] = "";
 	int rc = replay_engine_open(speed->config, socket, &speed->engine, text);
 
-	if (rc != REPLAY_OK) {
+	if (rc != TOOL_OK) {
 		fail(text);
 		return rc;
 	}
@@ -377,9 +377,9 @@ static int measure_on(struct speed *speed, const char *socket)
 int replay_speed(struct replay_config *config)
 {
 	struct speed *speed = calloc(1, sizeof(*speed));
-	char text[REPLAY_TEXT_BYTES] = "out of memory";
+	char text[TOOL_TEXT] = "out of memory";
 	struct replay_manager manager;
-	int rc = REPLAY_FAILED;
+	int rc = TOOL_FAILED;
 
 	if (speed == NULL)
 		return fail(text);
@@ -397,7 +397,7 @@ int replay_speed(struct replay_config *config)
 	rc = measure_on(speed, manager.socket);
 	if (replay_manager_stop(&manager) != 0)
 		rc = fail("the Manager did not end cleanly");
-	if (rc == REPLAY_OK)
+	if (rc == TOOL_OK)
 		print(speed);
 out:
 	replay_trace_fini(&config->trace);

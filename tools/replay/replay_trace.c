@@ -57,7 +57,7 @@ static const char *add_request(struct growing *g, const json_t *request, uint64_
 		const json_t *id = json_array_get(ids, i);
 		json_int_t value = json_integer_value(id);
 
-		if (!json_is_integer(id) || value < 0 || value > REPLAY_MAX_ID)
+		if (!json_is_integer(id) || value < 0 || value > TOOL_MAX_ID)
 			return "a hash id is not a whole number from 0 to 67108863";
 		trace->ids[trace->block_count + i] = (uint32_t)value;
 	}

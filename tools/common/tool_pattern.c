@@ -1,5 +1,5 @@
 /* [E] Bytes that say where they belong, so that a misplaced one betrays its origin. */
-#include "replay.h"
+#include "tool_pattern.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,8 +18,8 @@
 
 _Static_assert(OKV_MAX_LAYERS <= 1u << (ID_SHIFT - LAYER_SHIFT), "layer fits its field");
 _Static_assert(OKV_MAX_SEGMENTS <= 1u << (LAYER_SHIFT - SEGMENT_SHIFT), "segment fits its field");
-_Static_assert(REPLAY_MAX_SEGMENT_BYTES / 8 <= WORD_MASK + 1, "word fits its field");
-_Static_assert(((uint64_t)REPLAY_MAX_ID << ID_SHIFT) >> ID_SHIFT == REPLAY_MAX_ID, "id fits");
+_Static_assert(TOOL_MAX_SEGMENT_BYTES / 8 <= WORD_MASK + 1, "word fits its field");
+_Static_assert(((uint64_t)TOOL_MAX_ID << ID_SHIFT) >> ID_SHIFT == TOOL_MAX_ID, "id fits");
 
 static inline uint64_t scramble(uint64_t x)
 {
@@ -39,20 +39,20 @@ static uint64_t unscramble(uint64_t x)
 	return x ^ x >> 32;
 }
 
-static uint64_t address_of(const struct replay_place *place)
+static uint64_t address_of(const struct tool_place *place)
 {
 	return (uint64_t)place->id << ID_SHIFT | (uint64_t)place->layer << LAYER_SHIFT |
 	       (uint64_t)place->segment << SEGMENT_SHIFT;
 }
 
-void replay_key(uint32_t id, uint8_t key[REPLAY_KEY_BYTES])
+void tool_key(uint32_t id, uint8_t key[TOOL_KEY_BYTES])
 {
 	uint64_t words[2] = {scramble(id + 1ull), scramble(~(uint64_t)id)};
 
 	memcpy(key, words, sizeof(words));
 }
 
-void replay_fill(const struct replay_place *place, void *bytes, uint64_t size)
+void tool_fill(const struct tool_place *place, void *bytes, uint64_t size)
 {
 	uint64_t address = address_of(place);
 	uint64_t words = size / 8;
@@ -70,19 +70,18 @@ void replay_fill(const struct replay_place *place, void *bytes, uint64_t size)
 	}
 }
 
-static void describe(const struct replay_place *place, uint64_t offset, uint64_t found,
+static void describe(const struct tool_place *place, uint64_t offset, uint64_t found,
 		     uint64_t width, char *text)
 {
 	uint64_t origin = unscramble(found);
 	uint64_t poison;
 
-	memset(&poison, REPLAY_POISON, sizeof(poison));
-	int n = snprintf(text, REPLAY_TEXT_BYTES,
-			 "block %u layer %u segment %u offset %" PRIu64 " holds ", place->id,
-			 place->layer, place->segment, offset);
-	if (n < 0 || n >= REPLAY_TEXT_BYTES)
+	memset(&poison, TOOL_POISON, sizeof(poison));
+	int n = snprintf(text, TOOL_TEXT, "block %u layer %u segment %u offset %" PRIu64 " holds ",
+			 place->id, place->layer, place->segment, offset);
+	if (n < 0 || n >= TOOL_TEXT)
 		return;
-	size_t room = REPLAY_TEXT_BYTES - (size_t)n;
+	size_t room = TOOL_TEXT - (size_t)n;
 	if (found == poison)
 		snprintf(text + n, room, "poison: it was never written");
 	else if (found == 0)
@@ -99,7 +98,7 @@ static void describe(const struct replay_place *place, uint64_t offset, uint64_t
 }
 
 /* The slow path: something differs. */
-static uint64_t count_mismatches(const struct replay_place *place, const uint8_t *in, uint64_t size,
+static uint64_t count_mismatches(const struct tool_place *place, const uint8_t *in, uint64_t size,
 				 char *text)
 {
 	uint64_t address = address_of(place);
@@ -120,8 +119,7 @@ static uint64_t count_mismatches(const struct replay_place *place, const uint8_t
 	return bad;
 }
 
-uint64_t replay_check(const struct replay_place *place, const void *bytes, uint64_t size,
-		      char *text)
+uint64_t tool_check(const struct tool_place *place, const void *bytes, uint64_t size, char *text)
 {
 	uint64_t address = address_of(place);
 	uint64_t words = size / 8;
