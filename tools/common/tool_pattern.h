@@ -7,22 +7,22 @@
 #include "tool_base.h"
 
 #define TOOL_KEY_BYTES 16
-#define TOOL_MAX_ID ((1u << 26) - 1)
+#define TOOL_MAX_ID ((1u << 26) - 1) /* of ids that a misplaced word names in full */
 #define TOOL_MAX_SEGMENT_BYTES (1ull << 28)
 #define TOOL_POISON 0xee
 
 /* Segment `segment` of layer `layer` of the block `id`. */
 struct tool_place {
-	uint32_t id;
+	uint64_t id;
 	uint32_t layer;
 	uint32_t segment;
 };
 
-void tool_key(uint32_t id, uint8_t key[TOOL_KEY_BYTES]);
+void tool_key(uint64_t id, uint8_t key[TOOL_KEY_BYTES]);
 void tool_fill(const struct tool_place *place, void *bytes, uint64_t size);
 /*
  * Bytes that differ from what tool_fill() writes there; the first difference is told in text
- * (TOOL_TEXT bytes), with the place its bytes came from if they are of any.
+ * (TOOL_TEXT bytes), with the place its bytes came from if they tell it.
  */
 uint64_t tool_check(const struct tool_place *place, const void *bytes, uint64_t size, char *text);
 

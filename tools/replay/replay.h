@@ -40,7 +40,7 @@ struct replay_trace {
 	uint32_t request_count;
 	uint32_t longest; /* blocks of the longest request */
 	uint64_t block_count;
-	uint32_t *ids;	  /* owned; request after request */
+	uint64_t *ids;	  /* owned; request after request */
 	uint64_t *starts; /* owned; request_count + 1 places in ids */
 };
 
@@ -86,7 +86,7 @@ struct replay_span {
 	uint32_t group;
 	uint32_t first;
 	uint32_t count;
-	const uint32_t *ids;
+	const uint64_t *ids;
 };
 
 void replay_pages_poison(struct replay_pages *pages, const struct replay_span *span);

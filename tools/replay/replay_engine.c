@@ -280,7 +280,7 @@ static int copy_restore(struct replay_engine *e, struct okv_lease *lease,
 	return 0;
 }
 
-static int restore(struct replay_engine *e, const uint32_t *ids,
+static int restore(struct replay_engine *e, const uint64_t *ids,
 		   const struct okv_lookup_result *found, struct okv_lease *lease,
 		   struct replay_outcome *out)
 {
@@ -319,7 +319,7 @@ static int restore(struct replay_engine *e, const uint32_t *ids,
 }
 
 /* Blocks [first, count) of the request. */
-static int publish(struct replay_engine *e, const uint32_t *ids, uint32_t first, uint32_t count,
+static int publish(struct replay_engine *e, const uint64_t *ids, uint32_t first, uint32_t count,
 		   struct replay_outcome *out)
 {
 	const struct replay_model *model = &e->config->model;
@@ -366,7 +366,7 @@ static int publish(struct replay_engine *e, const uint32_t *ids, uint32_t first,
 void replay_engine_run(struct replay_engine *e, uint32_t index, struct replay_outcome *ret_outcome)
 {
 	const struct replay_trace *trace = &e->config->trace;
-	const uint32_t *ids = trace->ids + trace->starts[index];
+	const uint64_t *ids = trace->ids + trace->starts[index];
 	uint32_t count = (uint32_t)(trace->starts[index + 1] - trace->starts[index]);
 	struct replay_outcome out = {.status = TOOL_FAILED, .blocks = count};
 	struct okv_lookup_result found;
