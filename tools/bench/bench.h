@@ -123,7 +123,6 @@ struct bench_plan {
 	struct bench_busy *busy; /* NULL, or the work to mark around the timed runs */
 };
 
-uint64_t bench_now_ns(void);
 uint64_t bench_cpu_ns(pid_t pid); /* 0: this process */
 /* Warm up, then run. The result is the caller's to bench_set_fini(), also on failure. */
 int bench_set_run(const struct bench_plan *plan, struct bench_set *ret_set, char *text);
@@ -131,10 +130,6 @@ void bench_set_fini(struct bench_set *set);
 double bench_set_us(const struct bench_set *set, enum bench_stage stage, unsigned permille);
 double bench_set_gbps(const struct bench_set *set);
 void bench_set_stages(const struct okv_stage_times *times, struct bench_sample *sample);
-double bench_percentile_us(uint64_t *ns, uint32_t count, unsigned permille); /* sorts */
-
-/* "what: OKV_E_… (stage) words", bounded. */
-void bench_explain(char *text, const char *what, int status, const struct okv_error *err);
 
 /* ---- bench_pool.c: the threads of plain memcpy, filling and checking ---- */
 
@@ -160,8 +155,6 @@ int bench_manager_start(uint64_t memory_bytes, uint32_t flags, struct bench_mana
 int bench_manager_stop(struct bench_manager *manager);
 uint64_t bench_anonymous_bytes(pid_t pid); /* resident, not shared */
 pid_t bench_spawn(const char *const argv[], int *ret_to, int *ret_from, char *text);
-bool bench_send(int fd, const void *bytes, size_t size);
-bool bench_receive(int fd, void *bytes, size_t size);
 /* main() of a child, for argv[1] starting with '@'. */
 int bench_child_main(int argc, char **argv);
 

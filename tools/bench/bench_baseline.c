@@ -184,10 +184,10 @@ struct run {
 static int run_once(void *arg, struct bench_sample *ret_sample, char *text)
 {
 	struct run *run = arg;
-	uint64_t start = bench_now_ns();
+	uint64_t start = tool_now_ns();
 	int result = run->fn(run->baseline);
 
-	ret_sample->ns[BENCH_TOTAL] = bench_now_ns() - start;
+	ret_sample->ns[BENCH_TOTAL] = tool_now_ns() - start;
 	if (result == 0)
 		return TOOL_OK;
 	snprintf(text, TOOL_TEXT, "a baseline's copy says CUDA error %d", result);

@@ -179,7 +179,7 @@ const struct bench_work *bench_beside_work(const struct bench_beside *beside)
 /* Is one more wanted? */
 static bool count_one(struct bench_beside *beside, uint64_t start, int result)
 {
-	uint64_t now = bench_now_ns();
+	uint64_t now = tool_now_ns();
 	bool more;
 
 	pthread_mutex_lock(&beside->lock);
@@ -211,11 +211,11 @@ static void *take_turns(void *arg)
 	uint64_t start;
 
 	if (result != 0) {
-		count_one(beside, bench_now_ns(), result);
+		count_one(beside, tool_now_ns(), result);
 		return NULL;
 	}
 	do {
-		start = bench_now_ns();
+		start = tool_now_ns();
 		result = work->calls->turn(work->self);
 	} while (count_one(beside, start, result));
 	fail(beside, work->calls->drain(work->self));
@@ -278,7 +278,7 @@ static double median_ns(struct bench_beside *beside, const struct bench_beside_m
 	for (uint32_t i = 0; i < count; i++)
 		beside->sorted[i] = beside->turn_ns[(to->units - 1 - i) % TURNS];
 	pthread_mutex_unlock(&beside->lock);
-	return bench_percentile_us(beside->sorted, count, 500) * 1e3;
+	return tool_percentile_us(beside->sorted, count, 500) * 1e3;
 }
 
 double bench_beside_unit_ns(struct bench_beside *beside, const struct bench_beside_mark *from,

@@ -22,14 +22,14 @@ static double time_alone(struct bench_beside *beside)
 
 void bench_busy_begin(struct bench_beside *beside, struct bench_busy *ret_busy)
 {
-	uint64_t start = bench_now_ns();
+	uint64_t start = tool_now_ns();
 
 	memset(ret_busy, 0, sizeof(*ret_busy));
 	if (beside == NULL)
 		return;
 	ret_busy->beside = beside;
 	bench_beside_start(beside);
-	while (bench_now_ns() - start < SETTLE_NS && bench_beside_failure(beside) == 0)
+	while (tool_now_ns() - start < SETTLE_NS && bench_beside_failure(beside) == 0)
 		bench_beside_mark(beside);
 	ret_busy->before_ns = time_alone(beside);
 }

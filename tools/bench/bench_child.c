@@ -25,40 +25,6 @@ struct greeting {
 	char text[TOOL_TEXT];
 };
 
-bool bench_send(int fd, const void *bytes, size_t size)
-{
-	const char *at = bytes;
-
-	while (size > 0) {
-		ssize_t n = write(fd, at, size);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return false;
-		at += n;
-		size -= (size_t)n;
-	}
-	return true;
-}
-
-bool bench_receive(int fd, void *bytes, size_t size)
-{
-	char *at = bytes;
-
-	while (size > 0) {
-		ssize_t n = read(fd, at, size);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return false;
-		at += n;
-		size -= (size_t)n;
-	}
-	return true;
-}
-
 /* The child talks over its standard input and output. */
 pid_t bench_spawn(const char *const argv[], int *ret_to, int *ret_from, char *text)
 {
@@ -130,7 +96,7 @@ int bench_manager_start(uint64_t memory_bytes, uint32_t flags, struct bench_mana
 		return TOOL_FAILED;
 	}
 	close(to);
-	if (!bench_receive(from, &greeting, sizeof(greeting)))
+	if (!tool_receive(from, &greeting, sizeof(greeting)))
 		snprintf(greeting.text, sizeof(greeting.text), "the Manager did not start");
 	close(from);
 	if (greeting.status != TOOL_OK) {
@@ -203,7 +169,7 @@ static int create(uint64_t memory_bytes, uint32_t flags, const char *socket,
 	struct okv_manager_options opts;
 	struct okv_manager *manager;
 	struct okv_error err = {.text = ""};
-	uint64_t start = bench_now_ns();
+	uint64_t start = tool_now_ns();
 	int rc;
 
 	okv_manager_options_init(&opts);
@@ -213,13 +179,13 @@ static int create(uint64_t memory_bytes, uint32_t flags, const char *socket,
 	choose_memory(memory_bytes, &opts);
 	rc = okv_manager_create(&opts, &manager, &err);
 	if (rc != 0) {
-		bench_explain(greeting->text, "okv_manager_create", rc, &err);
+		tool_explain(greeting->text, "okv_manager_create", rc, &err);
 		return rc;
 	}
-	greeting->create_ns = bench_now_ns() - start;
+	greeting->create_ns = tool_now_ns() - start;
 	rc = okv_manager_listen(manager, socket, &err);
 	if (rc != 0) {
-		bench_explain(greeting->text, "okv_manager_listen", rc, &err);
+		tool_explain(greeting->text, "okv_manager_listen", rc, &err);
 		okv_manager_destroy(manager);
 		return rc;
 	}
@@ -236,13 +202,13 @@ static int serve(uint64_t memory_bytes, uint32_t flags, const char *socket)
 	int rc = create(memory_bytes, flags, socket, &manager, &greeting);
 
 	if (rc != 0) {
-		bench_send(STDOUT_FILENO, &greeting, sizeof(greeting));
+		tool_send(STDOUT_FILENO, &greeting, sizeof(greeting));
 		return TOOL_FAILED;
 	}
 	serving = manager;
 	sigaction(SIGTERM, &action, NULL);
 	greeting.status = TOOL_OK;
-	bench_send(STDOUT_FILENO, &greeting, sizeof(greeting));
+	tool_send(STDOUT_FILENO, &greeting, sizeof(greeting));
 	rc = okv_manager_run(manager, &err);
 	if (rc != 0)
 		fprintf(stderr, "orbitkv-bench: okv_manager_run: %s\n", err.text);

@@ -25,7 +25,7 @@ struct small {
 static int run_small(void *arg, struct bench_sample *ret_sample, char *text)
 {
 	struct small *s = arg;
-	uint64_t start = bench_now_ns();
+	uint64_t start = tool_now_ns();
 	uint64_t drained = 0;
 	struct okv_op *op;
 	int rc = bench_rig_restore_start(s->rig, BENCH_RESTORE_HALF, &s->hold, NULL, 0, &op, text);
@@ -35,7 +35,7 @@ static int run_small(void *arg, struct bench_sample *ret_sample, char *text)
 	if (s->poll) {
 		while (okv_op_poll(op, NULL) == OKV_E_RUNNING)
 			;
-		drained = bench_now_ns() - start;
+		drained = tool_now_ns() - start;
 	}
 	rc = bench_rig_finish(op, s->rows.bytes, start, ret_sample, text);
 	if (s->poll)
@@ -248,7 +248,7 @@ static int run_first(void *arg, struct bench_sample *ret_sample, char *text)
 {
 	struct small *s = arg;
 	uint32_t events = s->events != NULL ? s->rig->shape->layer_count : 0;
-	uint64_t start = bench_now_ns();
+	uint64_t start = tool_now_ns();
 	struct okv_op *op;
 	int rc = bench_rig_restore_start(s->rig, BENCH_RESTORE_HALF, &s->hold, s->events, events,
 					 &op, text);
@@ -257,7 +257,7 @@ static int run_first(void *arg, struct bench_sample *ret_sample, char *text)
 	if (rc != TOOL_OK)
 		return rc;
 	waited = wait_first(s, op);
-	s->first_ns[s->first_count++ % MAX_RUNS] = bench_now_ns() - start;
+	s->first_ns[s->first_count++ % MAX_RUNS] = tool_now_ns() - start;
 	rc = bench_rig_finish(op, s->rows.bytes, start, ret_sample, text);
 	if (rc == TOOL_OK && waited != 0) {
 		snprintf(text, TOOL_TEXT, "waiting for layer 0 says %d", waited);
@@ -283,14 +283,14 @@ static int measure_first(struct small *s, struct bench_beside *beside, char *tex
 	if (rc == TOOL_OK) {
 		uint32_t warm = s->first_count - set.count; /* the samples before the set's */
 		double all = bench_set_us(&set, BENCH_TOTAL, 500);
-		double first = bench_percentile_us(s->first_ns + warm, set.count, 500);
+		double first = tool_percentile_us(s->first_ns + warm, set.count, 500);
 
 		label_small(s, "first-layer", beside, &result);
 		bench_label(&result, "pages", "%s", tidy ? "tidy" : "shuffled");
 		bench_figure(&result, BENCH_COLUMN, "layers", layers);
 		bench_figure(&result, BENCH_COLUMN, "first_us", first);
 		bench_figure(&result, BENCH_COLUMN, "first_p99",
-			     bench_percentile_us(s->first_ns + warm, set.count, 990));
+			     tool_percentile_us(s->first_ns + warm, set.count, 990));
 		bench_figure(&result, BENCH_COLUMN, "all_us", all);
 		bench_figure(&result, BENCH_COLUMN, "all/layers", all / layers);
 		bench_figure(&result, BENCH_COLUMN, "over_us", first - all / layers);

@@ -46,7 +46,7 @@ static int look_up(struct okv_namespace *ns, const struct okv_keys *keys, bool l
 	rc = okv_lookup(ns, &opts, &found, &held, &err);
 	okv_lease_release(held);
 	if (rc != 0) {
-		bench_explain(text, "okv_lookup", rc, &err);
+		tool_explain(text, "okv_lookup", rc, &err);
 		return TOOL_FAILED;
 	}
 	if (found.groups[0].count == keys->count)
@@ -62,7 +62,7 @@ static int time_lookups(struct okv_namespace *ns, struct okv_keys *keys, const u
 {
 	uint64_t *ns_samples = malloc(SAMPLES * sizeof(*ns_samples));
 	uint64_t random = 0x9e3779b97f4a7c15ull;
-	uint64_t begin = bench_now_ns();
+	uint64_t begin = tool_now_ns();
 	uint64_t before = begin;
 	int rc = ns_samples != NULL ? TOOL_OK : TOOL_FAILED;
 
@@ -74,9 +74,9 @@ static int time_lookups(struct okv_namespace *ns, struct okv_keys *keys, const u
 		random ^= random >> 7;
 		random ^= random << 17;
 		keys->keys = bytes + (random >> 32) % groups * keys->count * TOOL_KEY_BYTES;
-		before = bench_now_ns();
+		before = tool_now_ns();
 		rc = look_up(ns, keys, lease, ret_lookups->text);
-		after = bench_now_ns();
+		after = tool_now_ns();
 		ns_samples[ret_lookups->count++ % SAMPLES] = after - before;
 		before = after;
 	}
@@ -85,8 +85,8 @@ static int time_lookups(struct okv_namespace *ns, struct okv_keys *keys, const u
 	if (rc == TOOL_OK) {
 		uint32_t kept = ret_lookups->count < SAMPLES ? ret_lookups->count : SAMPLES;
 
-		ret_lookups->p50_us = bench_percentile_us(ns_samples, kept, 500);
-		ret_lookups->p99_us = bench_percentile_us(ns_samples, kept, 990);
+		ret_lookups->p50_us = tool_percentile_us(ns_samples, kept, 500);
+		ret_lookups->p99_us = tool_percentile_us(ns_samples, kept, 990);
 	}
 	free(ns_samples);
 	return rc;
@@ -112,7 +112,7 @@ static int open_client(const char *socket, struct bench_shape *shape,
 		rc = okv_namespace_open(*ret_engine, &opts, ret_ns, &err);
 	}
 	if (rc != 0)
-		bench_explain(text, "a client", rc, &err);
+		tool_explain(text, "a client", rc, &err);
 	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
@@ -133,10 +133,10 @@ int bench_client_main(const char *socket, uint32_t keys, uint32_t ms)
 		rc = open_client(socket, &shape, &engine, &ns, lookups.text);
 	for (uint32_t i = 0; i < WARM_UP && rc == TOOL_OK; i++)
 		rc = look_up(ns, &asked, false, lookups.text);
-	bench_send(STDOUT_FILENO, &go, 1); /* ready, or not */
-	if (rc == TOOL_OK && bench_receive(STDIN_FILENO, &go, 1))
+	tool_send(STDOUT_FILENO, &go, 1); /* ready, or not */
+	if (rc == TOOL_OK && tool_receive(STDIN_FILENO, &go, 1))
 		rc = time_lookups(ns, &asked, bytes, 1, false, (uint64_t)ms * 1000000, &lookups);
-	bench_send(STDOUT_FILENO, &lookups, sizeof(lookups));
+	tool_send(STDOUT_FILENO, &lookups, sizeof(lookups));
 	okv_namespace_close(ns);
 	okv_engine_close(engine);
 	bench_shape_fini(&shape);
@@ -173,7 +173,7 @@ static int collect(struct client *clients, uint32_t count, struct lookups *ret_a
 	for (uint32_t i = 0; i < count; i++) {
 		struct lookups one = {.status = TOOL_FAILED};
 
-		if (!bench_receive(clients[i].from, &one, sizeof(one)))
+		if (!tool_receive(clients[i].from, &one, sizeof(one)))
 			snprintf(one.text, sizeof(one.text), "a client died");
 		if (one.status != TOOL_OK && rc == TOOL_OK) {
 			memcpy(text, one.text, TOOL_TEXT);
@@ -205,9 +205,9 @@ static int run_clients(const char *socket, uint32_t keys, uint32_t count, uint32
 			started++;
 	}
 	for (uint32_t i = 0; i < started; i++)
-		bench_receive(clients[i].from, &go, 1);
+		tool_receive(clients[i].from, &go, 1);
 	for (uint32_t i = 0; i < started; i++)
-		bench_send(clients[i].to, &go, 1);
+		tool_send(clients[i].to, &go, 1);
 	if (rc == TOOL_OK)
 		rc = collect(clients, started, ret_all, text);
 	for (uint32_t i = 0; i < started; i++) {
@@ -305,7 +305,7 @@ static int check_last(struct bench_rig *rig, uint32_t key, uint32_t content, cha
 	if (rc == TOOL_OK)
 		rc = bench_rig_restore_start(rig, BENCH_RESTORE_HALF, &hold, NULL, 0, &op, text);
 	if (rc == TOOL_OK)
-		rc = bench_rig_finish(op, rows.bytes, bench_now_ns(), &sample, text);
+		rc = bench_rig_finish(op, rows.bytes, tool_now_ns(), &sample, text);
 	if (rc == TOOL_OK)
 		rc = bench_pages_check(&rig->pages, &rows, rows.count, content, text);
 	bench_rows_fini(&rows);
@@ -362,11 +362,11 @@ static int fill_index(struct bench_rig *rig, uint32_t operations, char *text)
 		return rc;
 	rc = bench_pages_fill(&rig->pages, &rows, FIRST_KEY, text);
 	bench_rows_fini(&rows);
-	start = bench_now_ns();
+	start = tool_now_ns();
 	for (uint32_t o = 0; o < operations && rc == TOOL_OK; o++)
 		rc = bench_rig_store(rig, BENCH_RESTORE_HALF, FIRST_KEY + o * OKV_MAX_BLOCKS,
 				     OKV_MAX_BLOCKS, text);
-	ns = bench_now_ns() - start;
+	ns = tool_now_ns() - start;
 	cpu = bench_cpu_ns(rig->manager.pid) - cpu;
 	if (rc == TOOL_OK)
 		rc = check_last(rig, FIRST_KEY + (operations - 1) * OKV_MAX_BLOCKS, FIRST_KEY,

@@ -4,16 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define START_TRIES 5000 /* of one millisecond each, while the library says "again" */
-
-static void pause_1ms(void)
-{
-	struct timespec pause = {.tv_nsec = 1000000};
-
-	nanosleep(&pause, NULL);
-}
 
 static int connect_engine(struct bench_rig *rig, char *text)
 {
@@ -26,7 +18,7 @@ static int connect_engine(struct bench_rig *rig, char *text)
 	opts.flags = OKV_ENGINE_STAGE_TIMES;
 	rc = okv_engine_open(&opts, &rig->engine, &err);
 	if (rc != 0)
-		bench_explain(text, "okv_engine_open", rc, &err);
+		tool_explain(text, "okv_engine_open", rc, &err);
 	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
@@ -43,7 +35,7 @@ static int open_namespace(struct bench_rig *rig, char *text)
 	opts.groups = rig->shape->groups;
 	rc = okv_namespace_open(rig->engine, &opts, &rig->ns, &err);
 	if (rc != 0)
-		bench_explain(text, "okv_namespace_open", rc, &err);
+		tool_explain(text, "okv_namespace_open", rc, &err);
 	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
@@ -51,7 +43,7 @@ static int bind_pages(struct bench_rig *rig, char *text)
 {
 	struct okv_binding_options opts;
 	struct okv_error err = {.text = ""};
-	uint64_t start = bench_now_ns();
+	uint64_t start = tool_now_ns();
 	int rc;
 
 	okv_binding_options_init(&opts);
@@ -59,9 +51,9 @@ static int bind_pages(struct bench_rig *rig, char *text)
 	opts.layer_count = rig->shape->layer_count;
 	opts.layers = rig->pages.layers;
 	rc = okv_binding_register(rig->ns, &opts, &rig->binding, &err);
-	rig->register_ns = bench_now_ns() - start;
+	rig->register_ns = tool_now_ns() - start;
 	if (rc != 0)
-		bench_explain(text, "okv_binding_register", rc, &err);
+		tool_explain(text, "okv_binding_register", rc, &err);
 	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
@@ -170,10 +162,10 @@ int bench_rig_publish_start(struct bench_rig *rig, enum bench_half half, uint32_
 		rc = okv_publish_start(rig->binding, &opts, ret_op, &err);
 		if (rc != OKV_E_AGAIN || i == START_TRIES)
 			break;
-		pause_1ms();
+		tool_pause_1ms();
 	}
 	if (rc != 0)
-		bench_explain(text, "okv_publish_start", rc, &err);
+		tool_explain(text, "okv_publish_start", rc, &err);
 	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
@@ -205,10 +197,10 @@ int bench_rig_restore_start(struct bench_rig *rig, enum bench_half half,
 		rc = okv_restore_start(rig->binding, hold->lease, &opts, ret_op, &err);
 		if (rc != OKV_E_AGAIN || i == START_TRIES)
 			break;
-		pause_1ms();
+		tool_pause_1ms();
 	}
 	if (rc != 0)
-		bench_explain(text, "okv_restore_start", rc, &err);
+		tool_explain(text, "okv_restore_start", rc, &err);
 	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
@@ -219,11 +211,11 @@ int bench_rig_finish(struct okv_op *op, uint64_t bytes, uint64_t start_ns,
 	struct okv_error err = {.text = ""};
 	int rc = okv_op_wait(op, BENCH_WAIT_MS, &result);
 
-	ret_sample->ns[BENCH_TOTAL] = bench_now_ns() - start_ns;
+	ret_sample->ns[BENCH_TOTAL] = tool_now_ns() - start_ns;
 	okv_op_release(op);
 	if (rc != 0) {
 		memcpy(err.text, result.text, sizeof(result.text));
-		bench_explain(text, "an operation", rc, &err);
+		tool_explain(text, "an operation", rc, &err);
 		return TOOL_FAILED;
 	}
 	if (result.bytes != bytes) {
@@ -246,7 +238,7 @@ int bench_rig_store(struct bench_rig *rig, enum bench_half half, uint32_t first_
 	rc = bench_rig_publish_start(rig, half, count, &op, text);
 	if (rc != TOOL_OK)
 		return rc;
-	return bench_rig_finish(op, rig->shape->block_bytes * count, bench_now_ns(), &sample, text);
+	return bench_rig_finish(op, rig->shape->block_bytes * count, tool_now_ns(), &sample, text);
 }
 
 int bench_rig_hold(struct bench_rig *rig, uint32_t first_key, const uint32_t *contents,
@@ -266,7 +258,7 @@ int bench_rig_hold(struct bench_rig *rig, uint32_t first_key, const uint32_t *co
 			.group = g, .count = count, .key_bytes = TOOL_KEY_BYTES, .keys = rig->keys};
 	rc = okv_lookup(rig->ns, &opts, &ret_hold->found, &ret_hold->lease, &err);
 	if (rc != 0) {
-		bench_explain(text, "okv_lookup", rc, &err);
+		tool_explain(text, "okv_lookup", rc, &err);
 		return TOOL_FAILED;
 	}
 	if (ret_hold->found.tokens == (uint64_t)count * rig->shape->spec.block_tokens)

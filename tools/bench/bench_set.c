@@ -18,11 +18,6 @@ static uint64_t read_clock(clockid_t clock)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-uint64_t bench_now_ns(void)
-{
-	return read_clock(CLOCK_MONOTONIC);
-}
-
 uint64_t bench_cpu_ns(pid_t pid)
 {
 	clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
@@ -32,19 +27,10 @@ uint64_t bench_cpu_ns(pid_t pid)
 	return read_clock(clock);
 }
 
-void bench_explain(char *text, const char *what, int status, const struct okv_error *err)
-{
-	bool detail = err != NULL && err->text[0] != '\0';
-
-	snprintf(text, TOOL_TEXT, "%s: %s (%s) %.160s", what, okv_status_name(status),
-		 err != NULL ? okv_stage_name(err->stage) : "-",
-		 detail ? err->text : okv_status_text(status));
-}
-
 static int warm_up(const struct bench_plan *plan, char *text)
 {
 	struct bench_sample sample;
-	uint64_t start = bench_now_ns();
+	uint64_t start = tool_now_ns();
 
 	for (uint32_t i = 0; i < plan->warm_up; i++) {
 		int rc = plan->run(plan->arg, &sample, text);
@@ -52,7 +38,7 @@ static int warm_up(const struct bench_plan *plan, char *text)
 		if (rc != TOOL_OK)
 			return rc;
 		/* A slow contestant is as warm after one run as after three. */
-		if (bench_now_ns() - start > plan->max_ns / 2)
+		if (tool_now_ns() - start > plan->max_ns / 2)
 			break;
 	}
 	return TOOL_OK;
@@ -89,11 +75,11 @@ int bench_set_run(const struct bench_plan *plan, struct bench_set *ret_set, char
 		return rc;
 	if (plan->busy != NULL)
 		bench_busy_again(plan->busy);
-	start = bench_now_ns();
+	start = tool_now_ns();
 	cpu = bench_cpu_ns(0);
 	manager_cpu = plan->manager != 0 ? bench_cpu_ns(plan->manager) : 0;
 	while (set->count < plan->max_runs) {
-		if (set->count >= MIN_RUNS && bench_now_ns() - start > plan->max_ns)
+		if (set->count >= MIN_RUNS && tool_now_ns() - start > plan->max_ns)
 			break;
 		if (set->count == set->capacity) {
 			rc = grow(set, plan->max_runs, text);
@@ -123,25 +109,6 @@ void bench_set_fini(struct bench_set *set)
 	set->count = 0;
 }
 
-static int compare(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a;
-	uint64_t y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
-}
-
-double bench_percentile_us(uint64_t *ns, uint32_t count, unsigned permille)
-{
-	uint64_t rank;
-
-	if (count == 0)
-		return 0;
-	qsort(ns, count, sizeof(*ns), compare);
-	rank = (uint64_t)(count - 1) * permille / 1000;
-	return (double)ns[rank] / 1e3;
-}
-
 double bench_set_us(const struct bench_set *set, enum bench_stage stage, unsigned permille)
 {
 	uint64_t *ns = malloc((set->count + 1u) * sizeof(*ns));
@@ -151,7 +118,7 @@ double bench_set_us(const struct bench_set *set, enum bench_stage stage, unsigne
 		return 0;
 	for (uint32_t i = 0; i < set->count; i++)
 		ns[i] = set->samples[i].ns[stage];
-	us = bench_percentile_us(ns, set->count, permille);
+	us = tool_percentile_us(ns, set->count, permille);
 	free(ns);
 	return us;
 }

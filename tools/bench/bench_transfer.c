@@ -62,7 +62,7 @@ static int run_once(void *arg, struct bench_sample *ret_sample, char *text)
 		t->last_key = bench_rig_ids(t->rig, t->count);
 		bench_rig_keys(t->rig, t->last_key, NULL, t->count);
 	}
-	start = bench_now_ns();
+	start = tool_now_ns();
 	if (t->direction != BENCH_RESTORE)
 		rc = bench_rig_publish_start(t->rig, BENCH_PUBLISH_HALF, t->count, &publish, text);
 	if (rc == TOOL_OK && t->direction != BENCH_PUBLISH)
@@ -76,7 +76,7 @@ static int run_once(void *arg, struct bench_sample *ret_sample, char *text)
 	if (restore != NULL && publish != NULL) {
 		/* The stages of two operations do not add up. */
 		memset(ret_sample, 0, sizeof(*ret_sample));
-		ret_sample->ns[BENCH_TOTAL] = bench_now_ns() - start;
+		ret_sample->ns[BENCH_TOTAL] = tool_now_ns() - start;
 	}
 	return rc != TOOL_OK ? rc : rc_publish;
 }
@@ -100,7 +100,7 @@ static int check_published(struct transfer *t, char *text)
 	if (rc == TOOL_OK)
 		rc = bench_rig_restore_start(t->rig, BENCH_PUBLISH_HALF, &hold, NULL, 0, &op, text);
 	if (rc == TOOL_OK)
-		rc = bench_rig_finish(op, rows.bytes, bench_now_ns(), &sample, text);
+		rc = bench_rig_finish(op, rows.bytes, tool_now_ns(), &sample, text);
 	if (rc == TOOL_OK)
 		rc = bench_pages_check(&t->rig->pages, &rows, rows.count, t->published, text);
 	bench_rows_fini(&rows);

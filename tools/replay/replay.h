@@ -144,10 +144,6 @@ void replay_engine_close(struct replay_engine *engine);
 void replay_engine_run(struct replay_engine *engine, uint32_t index,
 		       struct replay_outcome *ret_outcome);
 
-/* "what: OKV_E_… (stage) words", bounded. */
-void replay_explain(char *text, const char *what, int status, const struct okv_error *err);
-uint64_t replay_now_ns(void);
-
 /* ---- replay_manager.c: a Manager in a child process ---- */
 
 struct replay_manager {
@@ -178,10 +174,6 @@ int replay_fleet_run(struct replay_fleet *fleet, replay_each_fn *each, void *arg
 /* 0 when every engine process exited cleanly. */
 int replay_fleet_stop(struct replay_fleet *fleet);
 
-/* Whole-object pipe transfers; false on end of file, error or interrupt by a stop signal. */
-bool replay_send(int fd, const void *bytes, size_t size);
-bool replay_receive(int fd, void *bytes, size_t size);
-
 /* ---- replay_report.c: totals and how they are shown ---- */
 
 struct replay_report {
@@ -210,8 +202,6 @@ bool replay_report_add(void *arg, const struct replay_outcome *outcome);
 /* Ends the progress bar; prints the table, or JSON. Returns the exit status. */
 int replay_report_print(struct replay_report *report);
 const char *replay_device_name(uint32_t device);
-/* Sorts; per_mille 500 is the median. 0 of nothing. */
-double replay_percentile_us(uint64_t *samples, uint32_t count, uint32_t per_mille);
 
 /* ---- replay_speed.c ---- */
 

@@ -4,37 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define START_TRIES 5000 /* of one millisecond each, while the Manager says "again" */
 #define LOOKUP_TRIES 3	 /* a pool too small for its leases is a miss */
 
 /* Uploads may still run on the null stream when they return. */
 static struct CUstream_st *const null_stream[] = {NULL};
-
-uint64_t replay_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-void replay_explain(char *text, const char *what, int status, const struct okv_error *err)
-{
-	bool detail = err != NULL && err->text[0] != '\0';
-
-	snprintf(text, TOOL_TEXT, "%s: %s (%s) %.160s", what, okv_status_name(status),
-		 err != NULL ? okv_stage_name(err->stage) : "-",
-		 detail ? err->text : okv_status_text(status));
-}
-
-static void pause_1ms(void)
-{
-	struct timespec pause = {.tv_nsec = 1000000};
-
-	nanosleep(&pause, NULL);
-}
 
 static int connect_engine(struct replay_engine *e, const char *socket, char *text)
 {
@@ -52,7 +27,7 @@ static int connect_engine(struct replay_engine *e, const char *socket, char *tex
 	}
 	rc = okv_engine_open(&opts, &e->engine, &err);
 	if (rc != 0)
-		replay_explain(text, "okv_engine_open", rc, &err);
+		tool_explain(text, "okv_engine_open", rc, &err);
 	return rc;
 }
 
@@ -70,7 +45,7 @@ static int open_namespace(struct replay_engine *e, char *text)
 	opts.groups = model->groups;
 	rc = okv_namespace_open(e->engine, &opts, &e->ns, &err);
 	if (rc != 0) {
-		replay_explain(text, "okv_namespace_open", rc, &err);
+		tool_explain(text, "okv_namespace_open", rc, &err);
 		return rc;
 	}
 	for (uint32_t g = 0; g < model->group_count; g++) {
@@ -98,7 +73,7 @@ static int bind_pages(struct replay_engine *e, char *text)
 	opts.layers = e->pages.layers;
 	rc = okv_binding_register(e->ns, &opts, &e->binding, &err);
 	if (rc != 0)
-		replay_explain(text, "okv_binding_register", rc, &err);
+		tool_explain(text, "okv_binding_register", rc, &err);
 	return rc;
 }
 
@@ -210,9 +185,9 @@ static int look_up(struct replay_engine *e, uint32_t count, struct okv_lookup_re
 	for (uint32_t g = 0; g < opts.group_count; g++)
 		groups[g] = keys_of(e, g, 0, count);
 	for (int i = 0;; i++) {
-		start = replay_now_ns();
+		start = tool_now_ns();
 		rc = okv_lookup(e->ns, &opts, ret_found, ret_lease, &err);
-		out->lookup_ns = replay_now_ns() - start;
+		out->lookup_ns = tool_now_ns() - start;
 		if (rc != OKV_E_AGAIN)
 			break;
 		if (i == LOOKUP_TRIES) {
@@ -220,10 +195,10 @@ static int look_up(struct replay_engine *e, uint32_t count, struct okv_lookup_re
 			*ret_lease = NULL;
 			return 0;
 		}
-		pause_1ms();
+		tool_pause_1ms();
 	}
 	if (rc != 0) {
-		replay_explain(out->text, "okv_lookup", rc, &err);
+		tool_explain(out->text, "okv_lookup", rc, &err);
 		return rc;
 	}
 	if (!plausible(e, ret_found, count) || (ret_found->tokens > 0) != (*ret_lease != NULL)) {
@@ -245,7 +220,7 @@ static int finish(struct okv_op *op, const char *what, struct okv_op_result *ret
 	okv_op_release(op);
 	if (rc != 0) {
 		memcpy(err.text, result.text, sizeof(result.text));
-		replay_explain(text, what, rc, &err);
+		tool_explain(text, what, rc, &err);
 		return rc;
 	}
 	*ret_result = result;
@@ -262,20 +237,20 @@ static int copy_restore(struct replay_engine *e, struct okv_lease *lease,
 	int rc;
 
 	for (int i = 0;; i++) {
-		start = replay_now_ns();
+		start = tool_now_ns();
 		rc = okv_restore_start(e->binding, lease, opts, &op, &err);
 		if (rc != OKV_E_AGAIN || i == START_TRIES)
 			break;
-		pause_1ms();
+		tool_pause_1ms();
 	}
 	if (rc != 0) {
-		replay_explain(out->text, "okv_restore_start", rc, &err);
+		tool_explain(out->text, "okv_restore_start", rc, &err);
 		return rc;
 	}
 	rc = finish(op, "restore", &result, out->text);
 	if (rc != 0)
 		return rc;
-	out->restore_ns = replay_now_ns() - start;
+	out->restore_ns = tool_now_ns() - start;
 	out->restored_bytes = result.bytes;
 	return 0;
 }
@@ -351,10 +326,10 @@ static int publish(struct replay_engine *e, const uint64_t *ids, uint32_t first,
 		rc = okv_publish_start(e->binding, &opts, &op, &err);
 		if (rc != OKV_E_AGAIN || i == START_TRIES)
 			break;
-		pause_1ms();
+		tool_pause_1ms();
 	}
 	if (rc != 0) {
-		replay_explain(out->text, "okv_publish_start", rc, &err);
+		tool_explain(out->text, "okv_publish_start", rc, &err);
 		return rc;
 	}
 	rc = finish(op, "publish", &result, out->text);

@@ -22,36 +22,6 @@ struct replay_fleet {
 	struct member members[];
 };
 
-bool replay_send(int fd, const void *bytes, size_t size)
-{
-	const uint8_t *next = bytes;
-
-	while (size > 0) {
-		ssize_t n = write(fd, next, size);
-
-		if (n <= 0)
-			return false;
-		next += n;
-		size -= (size_t)n;
-	}
-	return true;
-}
-
-bool replay_receive(int fd, void *bytes, size_t size)
-{
-	uint8_t *next = bytes;
-
-	while (size > 0) {
-		ssize_t n = read(fd, next, size);
-
-		if (n <= 0)
-			return false;
-		next += n;
-		size -= (size_t)n;
-	}
-	return true;
-}
-
 /* The engine process: a first outcome says whether it opened, then one for each request. */
 static int serve(const struct replay_config *config, const char *socket, int requests, int outcomes)
 {
@@ -60,11 +30,11 @@ static int serve(const struct replay_config *config, const char *socket, int req
 	uint32_t index;
 
 	outcome.status = replay_engine_open(config, socket, &engine, outcome.text);
-	if (!replay_send(outcomes, &outcome, sizeof(outcome)) || engine == NULL)
+	if (!tool_send(outcomes, &outcome, sizeof(outcome)) || engine == NULL)
 		goto out;
-	while (replay_receive(requests, &index, sizeof(index))) {
+	while (tool_receive(requests, &index, sizeof(index))) {
 		replay_engine_run(engine, index, &outcome);
-		if (!replay_send(outcomes, &outcome, sizeof(outcome)))
+		if (!tool_send(outcomes, &outcome, sizeof(outcome)))
 			break;
 	}
 out:
@@ -126,7 +96,7 @@ static int await_members(struct replay_fleet *fleet, char *text)
 	struct replay_outcome outcome;
 
 	for (uint32_t i = 0; i < fleet->count; i++) {
-		if (!replay_receive(fleet->members[i].outcomes, &outcome, sizeof(outcome))) {
+		if (!tool_receive(fleet->members[i].outcomes, &outcome, sizeof(outcome))) {
 			snprintf(text, TOOL_TEXT, "engine %u died while it started", i);
 			return TOOL_FAILED;
 		}
@@ -172,8 +142,8 @@ static bool run_one(struct replay_fleet *fleet, uint32_t index, struct replay_ou
 	}
 	struct member *member = &fleet->members[index % fleet->count];
 
-	return replay_send(member->requests, &index, sizeof(index)) &&
-	       replay_receive(member->outcomes, ret_outcome, sizeof(*ret_outcome));
+	return tool_send(member->requests, &index, sizeof(index)) &&
+	       tool_receive(member->outcomes, ret_outcome, sizeof(*ret_outcome));
 }
 
 int replay_fleet_run(struct replay_fleet *fleet, replay_each_fn *each, void *arg, char *text)

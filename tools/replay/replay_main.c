@@ -120,21 +120,6 @@ static int check_options(const struct replay_config *config)
 	return 0;
 }
 
-static void interrupted(int number)
-{
-	(void)number; /* its arrival ends the pipe read that waits */
-}
-
-/* A stop signal ends a read or write with EINTR, and everything is torn down from there. */
-static void catch_signals(void)
-{
-	struct sigaction action = {.sa_handler = interrupted};
-
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
-	signal(SIGPIPE, SIG_IGN);
-}
-
 static int ask_manager(const char *socket, struct okv_manager_status *ret_status)
 {
 	char text[TOOL_TEXT];
@@ -143,7 +128,7 @@ static int ask_manager(const char *socket, struct okv_manager_status *ret_status
 
 	if (rc == 0)
 		return 0;
-	replay_explain(text, "okv_manager_status_query", rc, &err);
+	tool_explain(text, "okv_manager_status_query", rc, &err);
 	return complain(text, NULL);
 }
 
@@ -252,7 +237,9 @@ int main(int argc, char **argv)
 	}
 	if (check_options(&config) != 0)
 		return TOOL_USAGE;
-	catch_signals();
+	/* A stop signal ends a read or write, and everything is torn down from there. */
+	tool_catch_stop();
+	signal(SIGPIPE, SIG_IGN);
 	if (config.speed)
 		return replay_speed(&config);
 	if (replay_model_load(config.models_file, config.model_name, &config.model) != 0)

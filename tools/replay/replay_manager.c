@@ -72,29 +72,29 @@ static int serve(const struct replay_config *config, const char *socket, int rea
 	replay_manager_options(config, &opts);
 	rc = okv_manager_create(&opts, &manager, &err);
 	if (rc != 0) {
-		replay_explain(greeting.text, "okv_manager_create", rc, &err);
-		replay_send(ready_fd, &greeting, sizeof(greeting));
+		tool_explain(greeting.text, "okv_manager_create", rc, &err);
+		tool_send(ready_fd, &greeting, sizeof(greeting));
 		return TOOL_FAILED;
 	}
 	rc = okv_manager_listen(manager, socket, &err);
 	if (rc != 0) {
-		replay_explain(greeting.text, "okv_manager_listen", rc, &err);
+		tool_explain(greeting.text, "okv_manager_listen", rc, &err);
 		goto out;
 	}
 	serving = manager;
 	sigaction(SIGTERM, &action, NULL);
 	greeting.status = TOOL_OK;
-	replay_send(ready_fd, &greeting, sizeof(greeting));
+	tool_send(ready_fd, &greeting, sizeof(greeting));
 	rc = okv_manager_run(manager, &err);
 	if (rc != 0) {
-		replay_explain(greeting.text, "okv_manager_run", rc, &err);
+		tool_explain(greeting.text, "okv_manager_run", rc, &err);
 		fprintf(stderr, "orbitkv-replay: %s\n", greeting.text);
 	}
 	signal(SIGTERM, SIG_IGN);
 	serving = NULL;
 out:
 	if (greeting.status != TOOL_OK)
-		replay_send(ready_fd, &greeting, sizeof(greeting));
+		tool_send(ready_fd, &greeting, sizeof(greeting));
 	okv_manager_destroy(manager);
 	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
@@ -145,7 +145,7 @@ int replay_manager_start(const struct replay_config *config, struct replay_manag
 	}
 	close(ready[1]);
 	greeting.status = TOOL_FAILED;
-	if (!replay_receive(ready[0], &greeting, sizeof(greeting)))
+	if (!tool_receive(ready[0], &greeting, sizeof(greeting)))
 		snprintf(greeting.text, sizeof(greeting.text), "the Manager did not start");
 	close(ready[0]);
 	if (greeting.status != TOOL_OK) {

@@ -42,7 +42,7 @@ static void draw_progress(struct replay_report *report)
 {
 	uint32_t total = report->config->trace.request_count;
 	uint32_t filled = (uint32_t)((uint64_t)report->requests * BAR_WIDTH / total);
-	uint64_t now = replay_now_ns();
+	uint64_t now = tool_now_ns();
 	char bar[BAR_WIDTH + 1];
 
 	if (now - report->progress_ns < BAR_EVERY_NS)
@@ -88,23 +88,6 @@ bool replay_report_add(void *arg, const struct replay_outcome *outcome)
 	return outcome->status == TOOL_OK;
 }
 
-static int compare(const void *a, const void *b)
-{
-	const uint64_t *x = a;
-	const uint64_t *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
-double replay_percentile_us(uint64_t *samples, uint32_t count, uint32_t per_mille)
-{
-	if (count == 0)
-		return 0;
-	qsort(samples, count, sizeof(*samples), compare);
-	uint64_t rank = (uint64_t)(count - 1) * per_mille / 1000;
-	return (double)samples[rank] / 1000.0;
-}
-
 const char *replay_device_name(uint32_t device)
 {
 	return device == OKV_DEVICE_CUDA ? "cuda" : "host";
@@ -139,13 +122,13 @@ static void print_json(struct replay_report *r)
 	set_number(out, "restored_bytes", r->restored_bytes);
 	json_object_set_new(out, "restore_gbps", json_real(restore_gbps(r)));
 	json_object_set_new(out, "lookup_p50_us",
-			    json_real(replay_percentile_us(r->lookup_ns, r->requests, 500)));
+			    json_real(tool_percentile_us(r->lookup_ns, r->requests, 500)));
 	json_object_set_new(out, "lookup_p99_us",
-			    json_real(replay_percentile_us(r->lookup_ns, r->requests, 990)));
+			    json_real(tool_percentile_us(r->lookup_ns, r->requests, 990)));
 	json_object_set_new(out, "restore_p50_us",
-			    json_real(replay_percentile_us(r->restore_ns, r->restores, 500)));
+			    json_real(tool_percentile_us(r->restore_ns, r->restores, 500)));
 	json_object_set_new(out, "restore_p99_us",
-			    json_real(replay_percentile_us(r->restore_ns, r->restores, 990)));
+			    json_real(tool_percentile_us(r->restore_ns, r->restores, 990)));
 	json_object_set_new(out, "evictions",
 			    r->evictions_known ? json_integer((json_int_t)r->evictions)
 					       : json_null());
@@ -172,11 +155,11 @@ static void print_table(struct replay_report *r)
 	printf("%-18s%.1f MB\n", "restored", (double)r->restored_bytes / 1e6);
 	printf("%-18s%.2f GB/s\n", "restore speed", restore_gbps(r));
 	printf("%-18sp50 %.1f us, p99 %.1f us\n", "lookup",
-	       replay_percentile_us(r->lookup_ns, r->requests, 500),
-	       replay_percentile_us(r->lookup_ns, r->requests, 990));
+	       tool_percentile_us(r->lookup_ns, r->requests, 500),
+	       tool_percentile_us(r->lookup_ns, r->requests, 990));
 	printf("%-18sp50 %.1f us, p99 %.1f us\n", "restore",
-	       replay_percentile_us(r->restore_ns, r->restores, 500),
-	       replay_percentile_us(r->restore_ns, r->restores, 990));
+	       tool_percentile_us(r->restore_ns, r->restores, 500),
+	       tool_percentile_us(r->restore_ns, r->restores, 990));
 	if (r->evictions_known)
 		printf("%-18s%llu\n", "evictions", (unsigned long long)r->evictions);
 	else

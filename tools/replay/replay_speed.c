@@ -95,12 +95,12 @@ static void *copy_rows(void *arg)
 
 static uint64_t time_plain(struct plain *plain)
 {
-	uint64_t start = replay_now_ns();
+	uint64_t start = tool_now_ns();
 
 	atomic_store(&plain->next_row, 0);
 	pthread_barrier_wait(&plain->start);
 	pthread_barrier_wait(&plain->end);
-	return replay_now_ns() - start;
+	return tool_now_ns() - start;
 }
 
 static int map_source(struct plain *plain)
@@ -168,7 +168,7 @@ static int fail_call(const char *what, int status, const struct okv_error *err)
 {
 	char text[TOOL_TEXT];
 
-	replay_explain(text, what, status, err);
+	tool_explain(text, what, status, err);
 	return fail(text);
 }
 
@@ -220,12 +220,12 @@ static int time_restore(struct speed *speed, uint64_t *ret_ns)
 	opts.flags = OKV_RESTORE_KEEP;
 	opts.group_count = 1;
 	opts.groups = &group;
-	start = replay_now_ns();
+	start = tool_now_ns();
 	rc = okv_restore_start(speed->engine->binding, speed->lease, &opts, &op, &err);
 	if (rc != 0)
 		return fail_call("okv_restore_start", rc, &err);
 	rc = okv_op_wait(op, REPLAY_WAIT_MS, NULL);
-	*ret_ns = replay_now_ns() - start;
+	*ret_ns = tool_now_ns() - start;
 	okv_op_release(op);
 	if (rc != 0)
 		return fail_call("restore", rc, NULL);
@@ -263,9 +263,9 @@ static int time_lookups(struct speed *speed)
 	opts.group_count = 1;
 	opts.groups = &keys;
 	for (uint32_t i = 0; i < LOOKUP_WARM_UP + LOOKUPS; i++) {
-		uint64_t start = replay_now_ns();
+		uint64_t start = tool_now_ns();
 		int rc = okv_lookup(speed->engine->ns, &opts, &found, NULL, &err);
-		uint64_t took = replay_now_ns() - start;
+		uint64_t took = tool_now_ns() - start;
 
 		if (rc != 0)
 			return fail_call("okv_lookup", rc, &err);
@@ -323,10 +323,10 @@ static void print_json(const struct speed *speed, double restore, double plain, 
 static void print(struct speed *speed)
 {
 	double bytes = (double)speed->plain.source_bytes;
-	double restore = bytes / (replay_percentile_us(speed->restore_ns, RUNS, 500) * 1000);
-	double plain = bytes / (replay_percentile_us(speed->plain_ns, RUNS, 500) * 1000);
-	double p50 = replay_percentile_us(speed->lookup_ns, LOOKUPS, 500);
-	double p99 = replay_percentile_us(speed->lookup_ns, LOOKUPS, 990);
+	double restore = bytes / (tool_percentile_us(speed->restore_ns, RUNS, 500) * 1000);
+	double plain = bytes / (tool_percentile_us(speed->plain_ns, RUNS, 500) * 1000);
+	double p50 = tool_percentile_us(speed->lookup_ns, LOOKUPS, 500);
+	double p99 = tool_percentile_us(speed->lookup_ns, LOOKUPS, 990);
 
 	if (speed->config->json) {
 		print_json(speed, restore, plain, p50, p99);
