@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include <orbitkv/orbitkv.h>
+#include "tool_child.h"
 #include "tool_pattern.h"
 
 #define BENCH_WAIT_MS 60000 /* longest any single operation may take */
@@ -142,20 +143,12 @@ void bench_pool_stop(void);
 
 /* ---- bench_child.c: this program again, as a Manager or as a client ---- */
 
-struct bench_manager {
-	pid_t pid;
-	uint64_t create_ns; /* what okv_manager_create() took */
-	char directory[64];
-	char socket[96];
-};
-
 /* memory_bytes in one shard each of up to 16 GiB. flags are OKV_MANAGER_*. */
-int bench_manager_start(uint64_t memory_bytes, uint32_t flags, struct bench_manager *ret_manager,
+int bench_manager_start(uint64_t memory_bytes, uint32_t flags, struct tool_manager *ret_manager,
 			char *text);
-int bench_manager_stop(struct bench_manager *manager);
 uint64_t bench_anonymous_bytes(pid_t pid); /* resident, not shared */
-pid_t bench_spawn(const char *const argv[], int *ret_to, int *ret_from, char *text);
-/* main() of a child, for argv[1] starting with '@'. */
+/* main() of a child, for argv[1] that starts with TOOL_CHILD. */
+#define BENCH_CHILD_CLIENT TOOL_CHILD "client"
 int bench_child_main(int argc, char **argv);
 
 /* ---- bench_report.c: what was measured ---- */

@@ -156,11 +156,11 @@ static int start_client(const char *socket, uint32_t keys, uint32_t ms, struct c
 {
 	char key_text[16];
 	char ms_text[16];
-	const char *argv[] = {"orbitkv-bench", "@client", socket, key_text, ms_text, NULL};
+	const char *argv[] = {"orbitkv-bench", BENCH_CHILD_CLIENT, socket, key_text, ms_text, NULL};
 
 	snprintf(key_text, sizeof(key_text), "%u", keys);
 	snprintf(ms_text, sizeof(ms_text), "%u", ms);
-	ret_client->pid = bench_spawn(argv, &ret_client->to, &ret_client->from, text);
+	ret_client->pid = tool_spawn(argv, &ret_client->to, &ret_client->from, text);
 	return ret_client->pid > 0 ? TOOL_OK : TOOL_FAILED;
 }
 

@@ -101,7 +101,7 @@ int bench_rig_close(struct bench_rig *rig, char *text)
 	okv_binding_unregister(rig->binding);
 	okv_namespace_close(rig->ns);
 	okv_engine_close(rig->engine);
-	if (rig->manager.pid > 0 && bench_manager_stop(&rig->manager) != TOOL_OK) {
+	if (rig->manager.pid > 0 && tool_manager_stop(&rig->manager) != TOOL_OK) {
 		snprintf(text, TOOL_TEXT, "the Manager did not end cleanly");
 		rc = TOOL_FAILED;
 	}

@@ -117,7 +117,7 @@ int bench_baseline_run(struct bench_pages *pages, const struct bench_rows *rows,
 struct bench_rig {
 	const struct bench_config *config; /* borrowed */
 	const struct bench_shape *shape;   /* borrowed */
-	struct bench_manager manager;
+	struct tool_manager manager;
 	struct okv_engine *engine;
 	struct okv_namespace *ns;
 	struct okv_binding *binding;

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include <orbitkv/orbitkv.h>
+#include "tool_child.h"
 #include "tool_pattern.h"
 
 #define REPLAY_WAIT_MS 60000 /* longest any single operation may take */
@@ -144,21 +145,13 @@ void replay_engine_close(struct replay_engine *engine);
 void replay_engine_run(struct replay_engine *engine, uint32_t index,
 		       struct replay_outcome *ret_outcome);
 
-/* ---- replay_manager.c: a Manager in a child process ---- */
-
-struct replay_manager {
-	pid_t pid;
-	char directory[64];
-	char socket[96];
-};
+/* ---- replay_manager.c: how much memory the Manager gets ---- */
 
 /* Memory options that give config->blocks blocks, or config->memory_bytes. */
 void replay_manager_options(const struct replay_config *config, struct okv_manager_options *opts);
-/* Fork; returns when it listens. No OrbitKV object may exist in the caller yet. */
-int replay_manager_start(const struct replay_config *config, struct replay_manager *ret_manager,
+/* As tool_manager_start(), with these options. */
+int replay_manager_start(const struct replay_config *config, struct tool_manager *ret_manager,
 			 char *text);
-/* Stop it and wait. 0 when it drained and exited cleanly. */
-int replay_manager_stop(struct replay_manager *manager);
 
 /* ---- replay_fleet.c: engine processes that take turns ---- */
 

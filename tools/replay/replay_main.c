@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define DEFAULT_MEMORY (1ull << 30)
 #define STATUS_MS 5000
@@ -192,7 +193,7 @@ out:
 
 static int replay(struct replay_config *config)
 {
-	struct replay_manager manager;
+	struct tool_manager manager;
 	char text[TOOL_TEXT] = "";
 	int rc;
 
@@ -205,7 +206,7 @@ static int replay(struct replay_config *config)
 		return TOOL_FAILED;
 	}
 	rc = replay_on(config, manager.socket);
-	if (replay_manager_stop(&manager) != 0) {
+	if (tool_manager_stop(&manager) != 0) {
 		complain("the Manager did not end cleanly", NULL);
 		rc = rc == TOOL_OK ? TOOL_FAILED : rc;
 	}
@@ -219,6 +220,8 @@ int main(int argc, char **argv)
 	int which = 0;
 	int id;
 
+	if (argc > 1 && strcmp(argv[1], TOOL_CHILD_MANAGER) == 0)
+		return tool_manager_main(argc, argv);
 	while ((id = getopt_long(argc, argv, "", options, &which)) != -1) {
 		if (id == OPT_HELP) {
 			fputs(usage, stdout);

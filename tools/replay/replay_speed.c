@@ -378,7 +378,7 @@ int replay_speed(struct replay_config *config)
 {
 	struct speed *speed = calloc(1, sizeof(*speed));
 	char text[TOOL_TEXT] = "out of memory";
-	struct replay_manager manager;
+	struct tool_manager manager;
 	int rc = TOOL_FAILED;
 
 	if (speed == NULL)
@@ -395,7 +395,7 @@ int replay_speed(struct replay_config *config)
 		goto out;
 	}
 	rc = measure_on(speed, manager.socket);
-	if (replay_manager_stop(&manager) != 0)
+	if (tool_manager_stop(&manager) != 0)
 		rc = fail("the Manager did not end cleanly");
 	if (rc == TOOL_OK)
 		print(speed);
