@@ -192,6 +192,8 @@ int replay_report_init(const struct replay_config *config, struct replay_report 
 void replay_report_fini(struct replay_report *report);
 /* A replay_each_fn: adds, draws the progress bar, ends the replay at the first failure. */
 bool replay_report_add(void *arg, const struct replay_outcome *outcome);
+/* Ends the progress bar; says how far a replay came that was told to stop. */
+void replay_report_stop(const struct replay_report *report);
 /* Ends the progress bar; prints the table, or JSON. Returns the exit status. */
 int replay_report_print(struct replay_report *report);
 const char *replay_device_name(uint32_t device);

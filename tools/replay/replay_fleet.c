@@ -66,8 +66,9 @@ static int start_member(struct replay_fleet *fleet, const char *socket, char *te
 	if (member->pid < 0)
 		goto undo_outcomes;
 	if (member->pid == 0) {
-		signal(SIGTERM, SIG_DFL);
-		signal(SIGINT, SIG_DFL);
+		/* A signal for all of us is the parent's to obey; the end of its pipe is ours. */
+		signal(SIGTERM, SIG_IGN);
+		signal(SIGINT, SIG_IGN);
 		signal(SIGPIPE, SIG_IGN);
 		close(requests[1]);
 		close(outcomes[0]);
@@ -152,6 +153,8 @@ int replay_fleet_run(struct replay_fleet *fleet, replay_each_fn *each, void *arg
 	struct replay_outcome outcome;
 
 	for (uint32_t i = 0; i < count; i++) {
+		if (tool_stopped() != 0)
+			return TOOL_FAILED;
 		if (!run_one(fleet, i, &outcome)) {
 			snprintf(text, TOOL_TEXT, "request %u: its engine process is gone", i);
 			return TOOL_FAILED;

@@ -31,7 +31,8 @@ static const char usage[] =
 	"  --json           print one JSON object\n"
 	"  --speed          no trace: restores against plain memcpy, and lookup latency\n"
 	"\n"
-	"Exit status: 0 good, 1 an operation failed or a byte is wrong, 2 usage, 77 no GPU.\n";
+	"Exit status: 0 good, 1 an operation failed or a byte is wrong, 2 usage, 77 no GPU,\n"
+	"128 + its number after SIGINT or SIGTERM; a second one ends at once.\n";
 
 enum option_id {
 	OPT_TRACE = 256,
@@ -97,6 +98,14 @@ static int take_option(struct replay_config *config, int id, const char *name)
 	}
 }
 
+/* What a stop signal broke off is no failure of its own. */
+static int fail(const char *text)
+{
+	if (!tool_stopped())
+		complain(text, NULL);
+	return TOOL_FAILED;
+}
+
 static int check_options(const struct replay_config *config)
 {
 	bool sized = config->memory_bytes != 0 || config->blocks != 0;
@@ -149,10 +158,8 @@ static int measure(struct replay_fleet *fleet, const char *socket, struct replay
 			return TOOL_FAILED;
 		report->capacity_blocks = before.bytes_total / config->model.block_bytes;
 	}
-	if (replay_fleet_run(fleet, replay_report_add, report, text) != TOOL_OK) {
-		complain(text, NULL);
-		return TOOL_FAILED;
-	}
+	if (replay_fleet_run(fleet, replay_report_add, report, text) != TOOL_OK)
+		return fail(text);
 	if (!config->embedded) {
 		if (ask_manager(socket, &after) != 0)
 			return TOOL_FAILED;
@@ -169,13 +176,11 @@ static int replay_on(const struct replay_config *config, const char *socket)
 	struct replay_fleet *fleet;
 	int rc;
 
-	if (replay_report_init(config, &report) != 0) {
-		complain("out of memory", NULL);
-		return TOOL_FAILED;
-	}
+	if (replay_report_init(config, &report) != 0)
+		return fail("out of memory");
 	rc = replay_fleet_start(config, socket, &fleet, text);
 	if (rc != TOOL_OK) {
-		complain(text, NULL);
+		fail(text);
 		goto out;
 	}
 	rc = measure(fleet, socket, &report);
@@ -183,9 +188,13 @@ static int replay_on(const struct replay_config *config, const char *socket)
 		complain("an engine process did not end cleanly", NULL);
 		rc = TOOL_FAILED;
 	}
-	int verdict = replay_report_print(&report);
-	if (rc == TOOL_OK)
-		rc = verdict;
+	if (tool_stopped()) {
+		replay_report_stop(&report);
+	} else {
+		int verdict = replay_report_print(&report);
+
+		rc = rc == TOOL_OK ? verdict : rc;
+	}
 out:
 	replay_report_fini(&report);
 	return rc;
@@ -201,10 +210,8 @@ static int replay(struct replay_config *config)
 		config->memory_bytes = DEFAULT_MEMORY;
 	if (config->embedded || config->socket != NULL)
 		return replay_on(config, config->socket);
-	if (replay_manager_start(config, &manager, text) != 0) {
-		complain(text, NULL);
-		return TOOL_FAILED;
-	}
+	if (replay_manager_start(config, &manager, text) != 0)
+		return fail(text);
 	rc = replay_on(config, manager.socket);
 	if (tool_manager_stop(&manager) != 0) {
 		complain("the Manager did not end cleanly", NULL);
@@ -213,15 +220,12 @@ static int replay(struct replay_config *config)
 	return rc;
 }
 
-int main(int argc, char **argv)
+/* -1: go on; else the exit status. */
+static int parse(int argc, char **argv, struct replay_config *config)
 {
-	struct replay_config config = {.engines = 1, .device = OKV_DEVICE_HOST};
-	int rc = TOOL_USAGE;
 	int which = 0;
 	int id;
 
-	if (argc > 1 && strcmp(argv[1], TOOL_CHILD_MANAGER) == 0)
-		return tool_manager_main(argc, argv);
 	while ((id = getopt_long(argc, argv, "", options, &which)) != -1) {
 		if (id == OPT_HELP) {
 			fputs(usage, stdout);
@@ -231,26 +235,48 @@ int main(int argc, char **argv)
 			fputs("Try orbitkv-replay --help.\n", stderr);
 			return TOOL_USAGE;
 		}
-		if (take_option(&config, id, options[which].name) != 0)
+		if (take_option(config, id, options[which].name) != 0)
 			return TOOL_USAGE;
 	}
 	if (optind < argc) {
 		complain("not an option", argv[optind]);
 		return TOOL_USAGE;
 	}
-	if (check_options(&config) != 0)
+	return check_options(config) != 0 ? TOOL_USAGE : -1;
+}
+
+static int run(struct replay_config *config)
+{
+	int rc = TOOL_USAGE;
+
+	if (config->speed)
+		return replay_speed(config);
+	if (replay_model_load(config->models_file, config->model_name, &config->model) != 0)
 		return TOOL_USAGE;
-	/* A stop signal ends a read or write, and everything is torn down from there. */
+	if (replay_trace_load(config->trace_file, config->requests, &config->trace) == 0) {
+		rc = replay(config);
+		replay_trace_fini(&config->trace);
+	}
+	replay_model_fini(&config->model);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	struct replay_config config = {.engines = 1, .device = OKV_DEVICE_HOST};
+	int rc;
+
+	if (argc > 1 && strcmp(argv[1], TOOL_CHILD_MANAGER) == 0)
+		return tool_manager_main(argc, argv);
+	rc = parse(argc, argv, &config);
+	if (rc >= 0)
+		return rc;
+	/* A stop signal ends what waits, and everything is torn down from there. */
 	tool_catch_stop();
 	signal(SIGPIPE, SIG_IGN);
-	if (config.speed)
-		return replay_speed(&config);
-	if (replay_model_load(config.models_file, config.model_name, &config.model) != 0)
-		return TOOL_USAGE;
-	if (replay_trace_load(config.trace_file, config.requests, &config.trace) == 0) {
-		rc = replay(&config);
-		replay_trace_fini(&config.trace);
-	}
-	replay_model_fini(&config.model);
-	return rc;
+	rc = run(&config);
+	if (!tool_stopped())
+		return rc;
+	complain(tool_stopped() == SIGINT ? "interrupted" : "terminated", NULL);
+	return 128 + tool_stopped();
 }

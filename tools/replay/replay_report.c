@@ -167,6 +167,13 @@ static void print_table(struct replay_report *r)
 	printf("%-18s%llu\n", "mismatched bytes", (unsigned long long)r->mismatched_bytes);
 }
 
+void replay_report_stop(const struct replay_report *report)
+{
+	clear_progress(report);
+	fprintf(stderr, "orbitkv-replay: %u of %u requests were done\n", report->requests,
+		report->config->trace.request_count);
+}
+
 int replay_report_print(struct replay_report *report)
 {
 	clear_progress(report);

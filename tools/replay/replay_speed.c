@@ -160,7 +160,8 @@ static void plain_stop(struct plain *plain)
 
 static int fail(const char *text)
 {
-	fprintf(stderr, "orbitkv-replay: %s\n", text);
+	if (!tool_stopped())
+		fprintf(stderr, "orbitkv-replay: %s\n", text);
 	return TOOL_FAILED;
 }
 
@@ -239,6 +240,8 @@ static int time_copies(struct speed *speed)
 		uint64_t restore_ns;
 		uint64_t plain_ns;
 
+		if (tool_stopped() != 0)
+			return TOOL_FAILED;
 		if (time_restore(speed, &restore_ns) != TOOL_OK)
 			return TOOL_FAILED;
 		plain_ns = time_plain(&speed->plain);

@@ -96,8 +96,8 @@ static int read_lines(FILE *stream, struct growing *g, uint32_t max_requests, ch
 	ssize_t size;
 	int rc = 0;
 
-	while ((max_requests == 0 || g->trace.request_count < max_requests) && rc == 0 &&
-	       (size = getline(&line, &line_room, stream)) > 0) {
+	while (!tool_stopped() && (max_requests == 0 || g->trace.request_count < max_requests) &&
+	       rc == 0 && (size = getline(&line, &line_room, stream)) > 0) {
 		number++;
 		rc = add_line(g, line, (size_t)size, &column, text);
 	}
@@ -105,11 +105,12 @@ static int read_lines(FILE *stream, struct growing *g, uint32_t max_requests, ch
 		snprintf(where, WHERE, ":%llu:%d", (unsigned long long)number, column);
 	else if (rc != 0)
 		snprintf(where, WHERE, ":%llu", (unsigned long long)number);
-	if (rc == 0 && ferror(stream)) {
+	if (tool_stopped()) {
+		rc = -1;
+	} else if (rc == 0 && ferror(stream)) {
 		snprintf(text, TOOL_TEXT, "%s", strerror(errno));
 		rc = -1;
-	}
-	if (rc == 0 && g->trace.request_count == 0) {
+	} else if (rc == 0 && g->trace.request_count == 0) {
 		snprintf(text, TOOL_TEXT, "has no request");
 		rc = -1;
 	}
@@ -132,7 +133,8 @@ int replay_trace_load(const char *file, uint32_t max_requests, struct replay_tra
 
 	fclose(stream);
 	if (rc != 0) {
-		fprintf(stderr, "orbitkv-replay: %s%s: %s\n", file, where, text);
+		if (!tool_stopped())
+			fprintf(stderr, "orbitkv-replay: %s%s: %s\n", file, where, text);
 		replay_trace_fini(&g.trace);
 		return -1;
 	}
