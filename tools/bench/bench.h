@@ -9,45 +9,10 @@
 #include <orbitkv/orbitkv.h>
 #include "tool_child.h"
 #include "tool_pattern.h"
+#include "tool_shape.h"
 
 #define BENCH_WAIT_MS 60000 /* longest any single operation may take */
 #define BENCH_MAX_CASES 16
-
-/* ---- bench_shape.c: what one block holds ---- */
-
-struct bench_spec_group {
-	uint32_t kind; /* enum okv_group_kind */
-	uint32_t layers;
-	uint32_t window_tokens;
-};
-
-struct bench_spec {
-	char name[64];
-	uint32_t segments;    /* of every layer */
-	uint32_t token_bytes; /* of one segment */
-	uint32_t block_tokens;
-	uint32_t group_count;
-	struct bench_spec_group groups[OKV_MAX_GROUPS];
-};
-
-struct bench_shape {
-	struct bench_spec spec;
-	uint32_t layer_count;		 /* all groups */
-	uint64_t segment_bytes;		 /* of one block; the same everywhere: the fragment */
-	uint64_t block_bytes;		 /* payload, all groups */
-	struct okv_layer_schema *layers; /* owned; group after group */
-	struct okv_group_schema groups[OKV_MAX_GROUPS];
-};
-
-/* The built-in geometries, or those of a JSON file. The list is the caller's to free(). */
-int bench_specs_load(const char *file, struct bench_spec **ret_specs, uint32_t *ret_count,
-		     char *text);
-const struct bench_spec *bench_spec_find(const struct bench_spec *specs, uint32_t count,
-					 const char *name);
-/* The one for cases that need only one: qwen3-8b, or the first. */
-const struct bench_spec *bench_spec_usual(const struct bench_spec *specs, uint32_t count);
-int bench_shape_create(const struct bench_spec *spec, struct bench_shape *ret_shape, char *text);
-void bench_shape_fini(struct bench_shape *shape);
 
 /* ---- bench_main.c ---- */
 
@@ -73,7 +38,7 @@ struct bench_config {
 	const char *models_file;
 	const char *cases[BENCH_MAX_CASES];
 	uint32_t case_count; /* 0: all */
-	struct bench_spec *specs;
+	struct tool_model *specs;
 	uint32_t spec_count;
 	struct bench_cuda *cuda; /* NULL on the host device */
 	/* Work that runs beside; NULL: there is none of this kind, and why. */

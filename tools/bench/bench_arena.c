@@ -6,7 +6,7 @@
 #define QUICK_BYTES (512ull << 20)
 #define FULL_BYTES (16ull << 30)
 
-static const struct bench_spec spec = {"one 4 KiB page", 1, 256, 16, 1, {{OKV_GROUP_FULL, 1, 0}}};
+static const struct tool_model spec = {"one 4 KiB page", 1, 256, 16, 1, {{OKV_GROUP_FULL, 1, 0}}};
 
 /* Bytes of reserved huge pages that nobody uses. */
 static uint64_t free_huge_bytes(void)
@@ -32,11 +32,11 @@ static int measure(const struct bench_config *config, uint64_t bytes, bool huge,
 {
 	struct bench_config local = *config;
 	struct bench_result result = {.suite = "arena"};
-	struct bench_shape shape;
+	struct tool_shape shape;
 	struct bench_rig *rig;
 	double gib = (double)bytes / (1ull << 30);
 	char size[24];
-	int rc = bench_shape_create(&spec, &shape, text);
+	int rc = tool_shape_create(&spec, &shape, text);
 
 	if (rc != TOOL_OK)
 		return rc;
@@ -59,7 +59,7 @@ static int measure(const struct bench_config *config, uint64_t bytes, bool huge,
 				 "the host device maps arenas and pins nothing");
 		bench_report_add(config->report, &result);
 	}
-	bench_shape_fini(&shape);
+	tool_shape_fini(&shape);
 	return rc;
 }
 

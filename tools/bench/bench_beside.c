@@ -147,7 +147,7 @@ void bench_beside_report_missing(const struct bench_config *config, const char *
 
 static bool is_usual(const struct bench_config *config, const char *geometry)
 {
-	const struct bench_spec *usual = bench_spec_usual(config->specs, config->spec_count);
+	const struct tool_model *usual = tool_model_usual(config->specs, config->spec_count);
 
 	return strcmp(usual->name, geometry) == 0;
 }

@@ -73,7 +73,7 @@ static void label_small(const struct small *s, const char *suite, const struct b
 
 	memset(result, 0, sizeof(*result));
 	result->suite = suite;
-	bench_label(result, "geometry", "%s", s->rig->shape->spec.name);
+	bench_label(result, "geometry", "%s", s->rig->shape->model.name);
 	bench_label(result, "fragment", "%s", bench_size_text(s->rig->shape->segment_bytes, size));
 	bench_label(result, "operation", "%s", bench_size_text(s->rows.bytes, size));
 	bench_label(result, "beside", "%s", bench_beside_name(beside));
@@ -159,7 +159,7 @@ static int with_rows(struct small *s, uint32_t count, bool tidy, small_fn *fn, c
 		goto undo_hold;
 	do {
 		rc = fn(s, beside, text);
-		beside = bench_beside_next(config, s->rig->shape->spec.name, beside);
+		beside = bench_beside_next(config, s->rig->shape->model.name, beside);
 	} while (rc == TOOL_OK && beside != NULL);
 	bench_rows_fini(&s->rows);
 undo_hold:
@@ -168,14 +168,14 @@ undo_hold:
 }
 
 /* Store `blocks`, then call each() on a rig that holds them. */
-static int with_rig(const struct bench_config *config, const struct bench_spec *spec,
+static int with_rig(const struct bench_config *config, const struct tool_model *spec,
 		    uint32_t blocks, int (*each)(struct small *s, char *text), char *text)
 {
-	struct bench_shape shape;
+	struct tool_shape shape;
 	struct bench_hold pin;
 	struct small *s;
 	char ignored[TOOL_TEXT];
-	int rc = bench_shape_create(spec, &shape, text);
+	int rc = tool_shape_create(spec, &shape, text);
 
 	if (rc != TOOL_OK)
 		return rc;
@@ -200,7 +200,7 @@ undo_small:
 	free(s->events);
 	free(s);
 undo_shape:
-	bench_shape_fini(&shape);
+	tool_shape_fini(&shape);
 	return rc;
 }
 
@@ -211,9 +211,9 @@ static int latency_of_rig(struct small *s, char *text)
 
 int bench_case_latency(const struct bench_config *config, char *text)
 {
-	const struct bench_spec *model =
-		bench_spec_find(config->specs, config->spec_count, "qwen3-8b");
-	const struct bench_spec specs[] = {
+	const struct tool_model *model =
+		tool_model_find(config->specs, config->spec_count, "qwen3-8b");
+	const struct tool_model specs[] = {
 		{"one 4 KiB page", 1, 256, 16, 1, {{OKV_GROUP_FULL, 1, 0}}},
 		{"one 32 KiB page", 1, 2048, 16, 1, {{OKV_GROUP_FULL, 1, 0}}},
 		{"one 4 MiB page", 1, 262144, 16, 1, {{OKV_GROUP_FULL, 1, 0}}},
@@ -341,7 +341,7 @@ const char *bench_part_first_layer(const struct bench_config *config, uint32_t i
 
 	(void)buffer;
 	for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
-		if (bench_spec_find(config->specs, config->spec_count, names[n]) != NULL &&
+		if (tool_model_find(config->specs, config->spec_count, names[n]) != NULL &&
 		    i-- == 0)
 			return names[n];
 	}
@@ -364,7 +364,7 @@ int bench_case_first_layer(const struct bench_config *config, char *text)
 			break;
 		if (bench_selected(config, "first-layer", name))
 			rc = with_rig(&local,
-				      bench_spec_find(config->specs, config->spec_count, name),
+				      tool_model_find(config->specs, config->spec_count, name),
 				      blocks, first_of_rig, text);
 	}
 	return rc;

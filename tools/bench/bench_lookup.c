@@ -16,7 +16,7 @@
 #define WARM_UP 1000u
 
 /* One layer of 64 bytes: as good as no payload. */
-static const struct bench_spec small_spec = {"64-byte blocks",	      1, 4, 16, 1,
+static const struct tool_model small_spec = {"64-byte blocks",	      1, 4, 16, 1,
 					     {{OKV_GROUP_FULL, 1, 0}}};
 
 struct lookups {
@@ -92,8 +92,8 @@ static int time_lookups(struct okv_namespace *ns, struct okv_keys *keys, const u
 	return rc;
 }
 
-static int open_client(const char *socket, struct bench_shape *shape,
-		       struct okv_engine **ret_engine, struct okv_namespace **ret_ns, char *text)
+static int open_client(const char *socket, struct tool_shape *shape, struct okv_engine **ret_engine,
+		       struct okv_namespace **ret_ns, char *text)
 {
 	struct okv_engine_options engine_opts;
 	struct okv_namespace_options opts;
@@ -105,7 +105,7 @@ static int open_client(const char *socket, struct bench_shape *shape,
 	rc = okv_engine_open(&engine_opts, ret_engine, &err);
 	if (rc == 0) {
 		okv_namespace_options_init(&opts);
-		opts.model = shape->spec.name;
+		opts.model = shape->model.name;
 		opts.revision = "orbitkv-bench";
 		opts.group_count = 1;
 		opts.groups = shape->groups;
@@ -119,13 +119,13 @@ static int open_client(const char *socket, struct bench_shape *shape,
 int bench_client_main(const char *socket, uint32_t keys, uint32_t ms)
 {
 	struct lookups lookups = {.status = TOOL_FAILED};
-	struct bench_shape shape = {.layer_count = 0};
+	struct tool_shape shape = {.layer_count = 0};
 	struct okv_engine *engine = NULL;
 	struct okv_namespace *ns = NULL;
 	uint8_t bytes[KEYS * TOOL_KEY_BYTES];
 	struct okv_keys asked = {.count = keys, .key_bytes = TOOL_KEY_BYTES, .keys = bytes};
 	char go = 0;
-	int rc = bench_shape_create(&small_spec, &shape, lookups.text);
+	int rc = tool_shape_create(&small_spec, &shape, lookups.text);
 
 	for (uint32_t i = 0; i < KEYS; i++)
 		tool_key(FIRST_KEY + i, bytes + (size_t)i * TOOL_KEY_BYTES);
@@ -139,7 +139,7 @@ int bench_client_main(const char *socket, uint32_t keys, uint32_t ms)
 	tool_send(STDOUT_FILENO, &lookups, sizeof(lookups));
 	okv_namespace_close(ns);
 	okv_engine_close(engine);
-	bench_shape_fini(&shape);
+	tool_shape_fini(&shape);
 	return rc;
 }
 
@@ -262,12 +262,12 @@ int bench_case_lookups(const struct bench_config *config, char *text)
 	static const uint32_t keys[] = {1, 32, KEYS};
 	uint32_t ms = config->quick ? 100 : 1000;
 	struct bench_config local = *config;
-	struct bench_shape shape;
+	struct tool_shape shape;
 	struct bench_hold pin;
 	struct bench_rig *rig;
 	char ignored[TOOL_TEXT];
 	uint32_t first;
-	int rc = bench_shape_create(&small_spec, &shape, text);
+	int rc = tool_shape_create(&small_spec, &shape, text);
 
 	if (rc != TOOL_OK)
 		return rc;
@@ -282,7 +282,7 @@ int bench_case_lookups(const struct bench_config *config, char *text)
 			rc = lookups_of_rig(rig, keys[k], ms, text);
 		bench_rig_close(rig, ignored);
 	}
-	bench_shape_fini(&shape);
+	tool_shape_fini(&shape);
 	return rc;
 }
 
@@ -392,10 +392,10 @@ int bench_case_index(const struct bench_config *config, char *text)
 	uint32_t operations = config->quick ? 64 : 10000000 / OKV_MAX_BLOCKS + 1;
 	uint64_t blocks = (uint64_t)operations * OKV_MAX_BLOCKS;
 	struct bench_config local = *config;
-	struct bench_shape shape;
+	struct tool_shape shape;
 	struct bench_rig *rig;
 	char ignored[TOOL_TEXT];
-	int rc = bench_shape_create(&small_spec, &shape, text);
+	int rc = tool_shape_create(&small_spec, &shape, text);
 
 	if (rc != TOOL_OK)
 		return rc;
@@ -406,6 +406,6 @@ int bench_case_index(const struct bench_config *config, char *text)
 		rc = fill_index(rig, operations, text);
 		bench_rig_close(rig, ignored);
 	}
-	bench_shape_fini(&shape);
+	tool_shape_fini(&shape);
 	return rc;
 }

@@ -308,7 +308,7 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	settle(&config);
 	report.json = config.json;
-	rc = bench_specs_load(config.models_file, &config.specs, &config.spec_count, text);
+	rc = tool_models_load(config.models_file, &config.specs, &config.spec_count, text);
 	if (rc == TOOL_OK && !listing)
 		rc = check_cases(&config, text);
 	if (rc == TOOL_OK && listing)

@@ -36,7 +36,7 @@ static int said(int result, const char *what, char *text)
 
 static uint64_t tensor_bytes(const struct bench_pages *pages)
 {
-	uint64_t bytes = pages->shape->segment_bytes * pages->shape->spec.segments * pages->pool *
+	uint64_t bytes = pages->shape->segment_bytes * pages->shape->model.segments * pages->pool *
 			 BENCH_HALVES;
 
 	return (bytes + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN;
@@ -99,18 +99,18 @@ static int allocate_device(struct bench_pages *pages, char *text)
 
 static void place_layers(struct bench_pages *pages)
 {
-	const struct bench_shape *shape = pages->shape;
+	const struct tool_shape *shape = pages->shape;
 	uint64_t segment_pages = (uint64_t)pages->pool * BENCH_HALVES;
 
 	for (uint32_t l = 0; l < shape->layer_count; l++) {
 		struct okv_layer *layer = &pages->layers[l];
 
 		layer->base = pages->tensors + l * tensor_bytes(pages);
-		layer->length = shape->segment_bytes * shape->spec.segments * segment_pages;
+		layer->length = shape->segment_bytes * shape->model.segments * segment_pages;
 		layer->page_stride = shape->segment_bytes;
 		layer->page_count = (uint32_t)segment_pages;
-		layer->segment_count = shape->spec.segments;
-		for (uint32_t s = 0; s < shape->spec.segments; s++) {
+		layer->segment_count = shape->model.segments;
+		for (uint32_t s = 0; s < shape->model.segments; s++) {
 			layer->segment_offset[s] = s * segment_pages * shape->segment_bytes;
 			layer->segment_bytes[s] = shape->segment_bytes;
 		}
@@ -139,7 +139,7 @@ static int choose_pool(struct bench_pages *pages, char *text)
 	return TOOL_OK;
 }
 
-int bench_pages_create(const struct bench_config *config, const struct bench_shape *shape,
+int bench_pages_create(const struct bench_config *config, const struct tool_shape *shape,
 		       uint32_t blocks, struct bench_pages *ret_pages, char *text)
 {
 	struct bench_pages pages = {.config = config, .shape = shape, .blocks = blocks};
@@ -201,7 +201,7 @@ void bench_pages_destroy(struct bench_pages *pages)
 /* One stretch per layer and segment. */
 static int poison_gpu(struct bench_pages *pages, enum bench_half half, char *text)
 {
-	const struct bench_shape *shape = pages->shape;
+	const struct tool_shape *shape = pages->shape;
 	struct bench_cuda *cuda = pages->config->cuda;
 	uint64_t half_pages = pages->pool * shape->segment_bytes;
 	uint64_t bytes = pages->span * shape->segment_bytes;
@@ -210,7 +210,7 @@ static int poison_gpu(struct bench_pages *pages, enum bench_half half, char *tex
 	for (uint32_t l = 0; l < shape->layer_count && result == 0; l++) {
 		uint64_t at = l * tensor_bytes(pages) + half * half_pages;
 
-		for (uint32_t s = 0; s < shape->spec.segments && result == 0; s++) {
+		for (uint32_t s = 0; s < shape->model.segments && result == 0; s++) {
 			result = cuda->cu.memory_set(pages->gpu + at, TOOL_POISON, bytes);
 			at += BENCH_HALVES * half_pages;
 		}
@@ -280,14 +280,14 @@ static void poison_stretch(void *arg, uint64_t first, uint64_t last)
 
 int bench_pages_poison(struct bench_pages *pages, enum bench_half half, char *text)
 {
-	const struct bench_shape *shape = pages->shape;
+	const struct tool_shape *shape = pages->shape;
 	uint64_t half_pages = pages->pool * shape->segment_bytes;
 	uint64_t bytes = pages->span * shape->segment_bytes;
 
 	if (pages->gpu != 0)
 		return poison_gpu(pages, half, text);
 	for (uint32_t l = 0; l < shape->layer_count; l++) {
-		for (uint32_t s = 0; s < shape->spec.segments; s++) {
+		for (uint32_t s = 0; s < shape->model.segments; s++) {
 			uint64_t at =
 				l * tensor_bytes(pages) + (s * BENCH_HALVES + half) * half_pages;
 

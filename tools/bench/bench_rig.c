@@ -29,9 +29,9 @@ static int open_namespace(struct bench_rig *rig, char *text)
 	int rc;
 
 	okv_namespace_options_init(&opts);
-	opts.model = rig->shape->spec.name;
+	opts.model = rig->shape->model.name;
 	opts.revision = "orbitkv-bench";
-	opts.group_count = rig->shape->spec.group_count;
+	opts.group_count = rig->shape->model.group_count;
 	opts.groups = rig->shape->groups;
 	rc = okv_namespace_open(rig->engine, &opts, &rig->ns, &err);
 	if (rc != 0)
@@ -57,7 +57,7 @@ static int bind_pages(struct bench_rig *rig, char *text)
 	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
-int bench_rig_open(const struct bench_config *config, const struct bench_shape *shape,
+int bench_rig_open(const struct bench_config *config, const struct tool_shape *shape,
 		   uint32_t blocks, uint64_t memory_bytes, struct bench_rig **ret_rig, char *text)
 {
 	struct bench_rig *rig = calloc(1, sizeof(*rig));
@@ -150,12 +150,12 @@ int bench_rig_publish_start(struct bench_rig *rig, enum bench_half half, uint32_
 
 	okv_publish_options_init(&opts);
 	opts.ready = ready(rig);
-	opts.group_count = rig->shape->spec.group_count;
+	opts.group_count = rig->shape->model.group_count;
 	opts.groups = groups;
 	for (uint32_t g = 0; g < opts.group_count; g++) {
 		groups[g].keys = (struct okv_keys){
 			.group = g, .count = count, .key_bytes = TOOL_KEY_BYTES, .keys = rig->keys};
-		groups[g].tokens = count * rig->shape->spec.block_tokens;
+		groups[g].tokens = count * rig->shape->model.block_tokens;
 		groups[g].pages = rig->pages.order[half];
 	}
 	for (int i = 0;; i++) {
@@ -251,7 +251,7 @@ int bench_rig_hold(struct bench_rig *rig, uint32_t first_key, const uint32_t *co
 
 	bench_rig_keys(rig, first_key, contents, count);
 	okv_lookup_options_init(&opts);
-	opts.group_count = rig->shape->spec.group_count;
+	opts.group_count = rig->shape->model.group_count;
 	opts.groups = groups;
 	for (uint32_t g = 0; g < opts.group_count; g++)
 		groups[g] = (struct okv_keys){
@@ -261,11 +261,11 @@ int bench_rig_hold(struct bench_rig *rig, uint32_t first_key, const uint32_t *co
 		tool_explain(text, "okv_lookup", rc, &err);
 		return TOOL_FAILED;
 	}
-	if (ret_hold->found.tokens == (uint64_t)count * rig->shape->spec.block_tokens)
+	if (ret_hold->found.tokens == (uint64_t)count * rig->shape->model.block_tokens)
 		return TOOL_OK;
 	snprintf(text, TOOL_TEXT, "only %llu of %llu tokens are found",
 		 (unsigned long long)ret_hold->found.tokens,
-		 (unsigned long long)count * rig->shape->spec.block_tokens);
+		 (unsigned long long)count * rig->shape->model.block_tokens);
 	bench_rig_drop(ret_hold);
 	return TOOL_FAILED;
 }

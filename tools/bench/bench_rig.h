@@ -12,7 +12,7 @@ enum bench_half { BENCH_RESTORE_HALF, BENCH_PUBLISH_HALF, BENCH_HALVES };
 
 struct bench_pages {
 	const struct bench_config *config; /* borrowed */
-	const struct bench_shape *shape;   /* borrowed */
+	const struct tool_shape *shape;	   /* borrowed */
 	uint32_t blocks;		   /* of each half at most */
 	uint32_t pool;			   /* pages of each half, of which operations use some */
 	bool tidy;			   /* consecutive pages and blocks */
@@ -51,7 +51,7 @@ struct bench_rows {
 	enum bench_half half;
 };
 
-int bench_pages_create(const struct bench_config *config, const struct bench_shape *shape,
+int bench_pages_create(const struct bench_config *config, const struct tool_shape *shape,
 		       uint32_t blocks, struct bench_pages *ret_pages, char *text);
 void bench_pages_destroy(struct bench_pages *pages);
 
@@ -116,7 +116,7 @@ int bench_baseline_run(struct bench_pages *pages, const struct bench_rows *rows,
 
 struct bench_rig {
 	const struct bench_config *config; /* borrowed */
-	const struct bench_shape *shape;   /* borrowed */
+	const struct tool_shape *shape;	   /* borrowed */
 	struct tool_manager manager;
 	struct okv_engine *engine;
 	struct okv_namespace *ns;
@@ -133,7 +133,7 @@ struct bench_hold {
 };
 
 /* Operations have up to blocks blocks; the Manager gets memory_bytes. */
-int bench_rig_open(const struct bench_config *config, const struct bench_shape *shape,
+int bench_rig_open(const struct bench_config *config, const struct tool_shape *shape,
 		   uint32_t blocks, uint64_t memory_bytes, struct bench_rig **ret_rig, char *text);
 int bench_rig_close(struct bench_rig *rig, char *text);
 /* count ids that no content and no key used before. */

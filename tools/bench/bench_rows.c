@@ -57,10 +57,10 @@ void bench_pages_arrange(struct bench_pages *pages, bool tidy, uint32_t count)
 static void add_row(const struct bench_pages *pages, struct bench_rows *rows, uint32_t layer,
 		    uint32_t segment, uint32_t position)
 {
-	const struct bench_shape *shape = pages->shape;
+	const struct tool_shape *shape = pages->shape;
 	const struct okv_layer *l = &pages->layers[layer];
 	uint64_t half = rows->half * pages->half_bytes, bytes = shape->segment_bytes;
-	uint64_t place = (uint64_t)layer * shape->spec.segments + segment;
+	uint64_t place = (uint64_t)layer * shape->model.segments + segment;
 	uint64_t page = pages->order[rows->half][position];
 	uint32_t block = pages->contents[rows->half][position];
 	uint64_t page_at = (uint64_t)((uint8_t *)l->base - pages->tensors) +
@@ -79,11 +79,11 @@ static void add_row(const struct bench_pages *pages, struct bench_rows *rows, ui
 int bench_rows_create(const struct bench_pages *pages, enum bench_half half, uint32_t count,
 		      const struct okv_hit *hits, struct bench_rows *ret_rows, char *text)
 {
-	const struct bench_shape *shape = pages->shape;
+	const struct tool_shape *shape = pages->shape;
 	struct bench_rows rows = {.half = half, .blocks = pages->block_span};
 	uint32_t layer = 0;
 
-	rows.rows = calloc((size_t)count * shape->layer_count * shape->spec.segments,
+	rows.rows = calloc((size_t)count * shape->layer_count * shape->model.segments,
 			   sizeof(*rows.rows));
 	rows.layer_start = calloc(shape->layer_count + 1, sizeof(*rows.layer_start));
 	if (rows.rows == NULL || rows.layer_start == NULL) {
@@ -91,13 +91,13 @@ int bench_rows_create(const struct bench_pages *pages, enum bench_half half, uin
 		snprintf(text, TOOL_TEXT, "out of memory");
 		return TOOL_FAILED;
 	}
-	for (uint32_t g = 0; g < shape->spec.group_count; g++) {
+	for (uint32_t g = 0; g < shape->model.group_count; g++) {
 		uint32_t first = hits != NULL ? hits[g].first : 0;
 		uint32_t last = hits != NULL ? first + hits[g].count : count;
 
-		for (uint32_t i = 0; i < shape->spec.groups[g].layers; i++, layer++) {
+		for (uint32_t i = 0; i < shape->model.groups[g].layers; i++, layer++) {
 			rows.layer_start[layer] = rows.count;
-			for (uint32_t s = 0; s < shape->spec.segments; s++) {
+			for (uint32_t s = 0; s < shape->model.segments; s++) {
 				for (uint32_t b = first; b < last; b++)
 					add_row(pages, &rows, layer, s, b);
 			}

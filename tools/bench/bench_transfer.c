@@ -202,7 +202,7 @@ static int report_baselines(struct transfer *t, double ours, struct bench_result
 static int measure(struct transfer *t, const char *suite, struct bench_beside *beside, char *text)
 {
 	const struct bench_config *config = t->rig->config;
-	const struct bench_shape *shape = t->rig->shape;
+	const struct tool_shape *shape = t->rig->shape;
 	struct bench_result result = {.suite = suite};
 	struct bench_busy busy;
 	struct bench_set set;
@@ -210,7 +210,7 @@ static int measure(struct transfer *t, const char *suite, struct bench_beside *b
 	double ours;
 	int rc;
 
-	bench_label(&result, "geometry", "%s", shape->spec.name);
+	bench_label(&result, "geometry", "%s", shape->model.name);
 	bench_label(&result, "fragment", "%s", bench_size_text(shape->segment_bytes, size));
 	bench_label(&result, "operation", "%s", bench_size_text(bytes_of(t), size));
 	bench_label(&result, "pages", "%s", t->rig->pages.tidy ? "tidy" : "shuffled");
@@ -244,7 +244,7 @@ static int measure_each(struct transfer *t, const char *suite, char *text)
 
 	do {
 		rc = measure(t, suite, beside, text);
-		beside = bench_beside_next(config, t->rig->shape->spec.name, beside);
+		beside = bench_beside_next(config, t->rig->shape->model.name, beside);
 	} while (rc == TOOL_OK && beside != NULL);
 	return rc;
 }
@@ -279,7 +279,7 @@ static uint64_t largest(const struct bench_config *config)
 	return config->max_bytes < most ? config->max_bytes : most;
 }
 
-static uint32_t blocks_for(const struct bench_config *config, const struct bench_shape *shape,
+static uint32_t blocks_for(const struct bench_config *config, const struct tool_shape *shape,
 			   uint64_t bytes)
 {
 	uint64_t limit = largest(config);
@@ -344,16 +344,16 @@ static int transfers(struct bench_rig *rig, const struct work *work, uint32_t bl
 	return rc;
 }
 
-static int run_work(const struct bench_config *config, const struct bench_spec *spec,
+static int run_work(const struct bench_config *config, const struct tool_model *spec,
 		    const struct work *work, char *text)
 {
 	struct bench_config local = *config;
-	struct bench_shape shape;
+	struct tool_shape shape;
 	struct bench_rig *rig;
 	uint32_t blocks;
 	uint64_t memory;
 	char why[TOOL_TEXT];
-	int rc = bench_shape_create(spec, &shape, text);
+	int rc = tool_shape_create(spec, &shape, text);
 	int rc_close;
 
 	if (rc != TOOL_OK)
@@ -370,7 +370,7 @@ static int run_work(const struct bench_config *config, const struct bench_spec *
 			rc = rc_close;
 		}
 	}
-	bench_shape_fini(&shape);
+	tool_shape_fini(&shape);
 	return rc;
 }
 
@@ -435,7 +435,7 @@ int bench_case_fragments(const struct bench_config *config, char *text)
 		uint32_t fragment = 1u << (FRAGMENT_MIN_POWER + i);
 		uint64_t rows = bytes / fragment;
 		uint64_t blocks = rows / 8 < 2048 ? rows / 8 : 2048;
-		struct bench_spec spec = {.segments = 2,
+		struct tool_model spec = {.segments = 2,
 					  .token_bytes = fragment / 16,
 					  .block_tokens = 16,
 					  .group_count = 1};
@@ -457,7 +457,7 @@ int bench_case_fragments(const struct bench_config *config, char *text)
 
 int bench_case_cpu(const struct bench_config *config, char *text)
 {
-	const struct bench_spec *spec = bench_spec_usual(config->specs, config->spec_count);
+	const struct tool_model *spec = tool_model_usual(config->specs, config->spec_count);
 	struct work work = {.suite = "cpu",
 			    .sizes = {0, config->quick ? quick_bytes(config) : 1ull << 30},
 			    .size_count = 2,
@@ -470,7 +470,7 @@ int bench_case_cpu(const struct bench_config *config, char *text)
 
 int bench_case_model(const struct bench_config *config, char *text)
 {
-	const struct bench_spec *spec = bench_spec_usual(config->specs, config->spec_count);
+	const struct tool_model *spec = tool_model_usual(config->specs, config->spec_count);
 	struct bench_config local = *config;
 	struct work work = {.suite = "model",
 			    .sizes = {256ull << 20},

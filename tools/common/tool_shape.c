@@ -1,5 +1,5 @@
 /* [E] KV geometries of public models, built in or from a JSON file. */
-#include "bench.h"
+#include "tool_shape.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 	}
 
 /* name, segments, bytes per token and segment, block tokens, groups */
-static const struct bench_spec built_in[] = {
+static const struct tool_model built_in[] = {
 	{"qwen3-8b", 2, 2048, 16, FULL(36)},
 	{"llama-3.1-8b", 2, 2048, 16, FULL(32)},
 	{"llama-3.1-70b-tp8", 2, 256, 16, FULL(80)},
@@ -42,7 +42,7 @@ static uint32_t number(const json_t *object, const char *member, uint32_t max)
 	return json_is_integer(value) && n >= 1 && n <= max ? (uint32_t)n : 0;
 }
 
-static bool read_group(const json_t *entry, struct bench_spec_group *ret_group)
+static bool read_group(const json_t *entry, struct tool_model_group *ret_group)
 {
 	const char *kind = json_string_value(json_object_get(entry, "kind"));
 
@@ -61,7 +61,7 @@ static bool read_group(const json_t *entry, struct bench_spec_group *ret_group)
 	return (ret_group->kind == OKV_GROUP_WINDOW) == (ret_group->window_tokens > 0);
 }
 
-static bool read_spec(const json_t *entry, struct bench_spec *spec)
+static bool read_spec(const json_t *entry, struct tool_model *spec)
 {
 	const char *name = json_string_value(json_object_get(entry, "name"));
 	const json_t *groups = json_object_get(entry, "groups");
@@ -90,14 +90,14 @@ static bool read_spec(const json_t *entry, struct bench_spec *spec)
 	       spec->groups[0].layers > 0;
 }
 
-static int load_file(const char *file, struct bench_spec **ret_specs, uint32_t *ret_count,
+static int load_file(const char *file, struct tool_model **ret_specs, uint32_t *ret_count,
 		     char *text)
 {
 	json_error_t error;
 	json_t *root = json_load_file(file, 0, &error);
 	const json_t *models = json_object_get(root, "models");
 	size_t count = json_array_size(models);
-	struct bench_spec *specs;
+	struct tool_model *specs;
 	int rc = TOOL_USAGE;
 
 	if (count == 0) {
@@ -126,10 +126,10 @@ out:
 	return rc;
 }
 
-int bench_specs_load(const char *file, struct bench_spec **ret_specs, uint32_t *ret_count,
+int tool_models_load(const char *file, struct tool_model **ret_specs, uint32_t *ret_count,
 		     char *text)
 {
-	struct bench_spec *specs;
+	struct tool_model *specs;
 
 	if (file != NULL)
 		return load_file(file, ret_specs, ret_count, text);
@@ -144,7 +144,7 @@ int bench_specs_load(const char *file, struct bench_spec **ret_specs, uint32_t *
 	return TOOL_OK;
 }
 
-const struct bench_spec *bench_spec_find(const struct bench_spec *specs, uint32_t count,
+const struct tool_model *tool_model_find(const struct tool_model *specs, uint32_t count,
 					 const char *name)
 {
 	for (uint32_t i = 0; i < count; i++) {
@@ -154,39 +154,39 @@ const struct bench_spec *bench_spec_find(const struct bench_spec *specs, uint32_
 	return NULL;
 }
 
-const struct bench_spec *bench_spec_usual(const struct bench_spec *specs, uint32_t count)
+const struct tool_model *tool_model_usual(const struct tool_model *specs, uint32_t count)
 {
-	const struct bench_spec *spec = bench_spec_find(specs, count, "qwen3-8b");
+	const struct tool_model *spec = tool_model_find(specs, count, "qwen3-8b");
 
 	return spec != NULL ? spec : &specs[0];
 }
 
 /* Layers of the groups alternate, as in hybrid models, as long as each group has some. */
-static void number_layers(struct bench_shape *shape)
+static void number_layers(struct tool_shape *shape)
 {
 	uint32_t order = 0;
 
 	for (uint32_t step = 0; order < shape->layer_count; step++) {
 		struct okv_layer_schema *layer = shape->layers;
 
-		for (uint32_t g = 0; g < shape->spec.group_count; g++) {
-			if (step < shape->spec.groups[g].layers)
+		for (uint32_t g = 0; g < shape->model.group_count; g++) {
+			if (step < shape->model.groups[g].layers)
 				layer[step].order = order++;
-			layer += shape->spec.groups[g].layers;
+			layer += shape->model.groups[g].layers;
 		}
 	}
 }
 
-static void describe_groups(struct bench_shape *shape)
+static void describe_groups(struct tool_shape *shape)
 {
 	struct okv_layer_schema *layer = shape->layers;
 
-	for (uint32_t g = 0; g < shape->spec.group_count; g++) {
-		const struct bench_spec_group *spec = &shape->spec.groups[g];
+	for (uint32_t g = 0; g < shape->model.group_count; g++) {
+		const struct tool_model_group *spec = &shape->model.groups[g];
 
 		shape->groups[g] =
 			(struct okv_group_schema){.kind = spec->kind,
-						  .block_tokens = shape->spec.block_tokens,
+						  .block_tokens = shape->model.block_tokens,
 						  .window_tokens = spec->window_tokens,
 						  .layer_count = spec->layers,
 						  .layout_tag = "NHD",
@@ -195,9 +195,9 @@ static void describe_groups(struct bench_shape *shape)
 	}
 }
 
-int bench_shape_create(const struct bench_spec *spec, struct bench_shape *ret_shape, char *text)
+int tool_shape_create(const struct tool_model *spec, struct tool_shape *ret_shape, char *text)
 {
-	struct bench_shape shape = {.spec = *spec};
+	struct tool_shape shape = {.model = *spec};
 
 	for (uint32_t g = 0; g < spec->group_count; g++)
 		shape.layer_count += spec->groups[g].layers;
@@ -223,7 +223,7 @@ int bench_shape_create(const struct bench_spec *spec, struct bench_shape *ret_sh
 	return TOOL_OK;
 }
 
-void bench_shape_fini(struct bench_shape *shape)
+void tool_shape_fini(struct tool_shape *shape)
 {
 	free(shape->layers);
 	shape->layers = NULL;
