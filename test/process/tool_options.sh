@@ -57,6 +57,27 @@ for size in 0 -1 1.5 1. .5G 4GB 3i 3Ki 12x 1.1234567G 99999999999999999999; do
 	refuses "orbitkv-manager: --memory $size: expected a size" "$manager" --memory "$size"
 done
 
+# A file of models: what is wrong with it, and where.
+printf '{"hash_ids": [1, 2, 3]}\n' >"$tmp/trace"
+misread() {
+	printf '%s' "$2" >"$tmp/models"
+	refuses "orbitkv-bench: $tmp/models$1" "$bench" --models "$tmp/models" --list
+	refuses "orbitkv-replay: $tmp/models$1" "$replay" --trace "$tmp/trace" --models "$tmp/models" \
+		--model a
+}
+misread ':2:4: ' '{"models": [
+  {]}'
+misread ': "models" is not a list of at least one' '{"models": {}}'
+misread ': model 1 "": "name" is no string' '{"models": [
+  {"name": "a", "layers": 1, "segments": 2, "segment_bytes_per_token": 8, "block_tokens": 16},
+  {"layers": 1}]}'
+misread ': model 0 "a": "block_tokens" is not 1 to 524288' \
+	'{"models": [{"name": "a", "layers": 1, "segments": 2, "segment_bytes_per_token": 8}]}'
+refuses 'orbitkv-replay: unable to open nofile: No such file' \
+	"$replay" --trace "$tmp/trace" --models nofile --model a
+refuses 'orbitkv-replay: no model "a" is built in; there are: qwen3-8b ' \
+	"$replay" --trace "$tmp/trace" --model a
+
 # Does the Manager serve so many bytes for this size? Usage: serves SIZE BYTES
 serves() {
 	"$manager" --socket "$tmp/manager.sock" --memory "$1" --shard "$1" >"$tmp/said" 2>"$tmp/log" &
@@ -84,7 +105,6 @@ serves 1536KiB 1572864
 serves 0.0625G 67108864
 
 # A size is cut to whole bytes, and the tool reads it as the Manager does.
-printf '{"hash_ids": [1, 2, 3]}\n' >"$tmp/trace"
 blocks=$("$replay" --trace "$tmp/trace" --json --memory 1.5mib |
 	sed -n 's/^ *"capacity_blocks": *\([0-9]*\),*$/\1/p')
 if [ "$blocks" != 96 ]; then

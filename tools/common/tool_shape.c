@@ -1,10 +1,13 @@
 /* [E] KV geometries of public models, built in or from a JSON file. */
 #include "tool_shape.h"
+#include "tool_pattern.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MAX_BLOCK_TOKENS (1u << 19)
 
 #define FULL(count)                              \
 	1,                                       \
@@ -42,83 +45,115 @@ static uint32_t number(const json_t *object, const char *member, uint32_t max)
 	return json_is_integer(value) && n >= 1 && n <= max ? (uint32_t)n : 0;
 }
 
-static bool read_group(const json_t *entry, struct tool_model_group *ret_group)
+static const char *read_group(const json_t *entry, struct tool_model_group *group)
 {
 	const char *kind = json_string_value(json_object_get(entry, "kind"));
 
-	ret_group->layers = number(entry, "layers", OKV_MAX_LAYERS);
-	ret_group->window_tokens = number(entry, "window_tokens", UINT32_MAX);
-	if (kind == NULL || ret_group->layers == 0)
-		return false;
+	group->layers = number(entry, "layers", OKV_MAX_LAYERS);
+	group->window_tokens = number(entry, "window_tokens", UINT32_MAX);
+	if (group->layers == 0)
+		return "\"layers\" of a group is not 1 to 1024";
+	if (kind == NULL)
+		return "a group lacks \"kind\" (full, window, state)";
 	if (strcmp(kind, "full") == 0)
-		ret_group->kind = OKV_GROUP_FULL;
+		group->kind = OKV_GROUP_FULL;
 	else if (strcmp(kind, "window") == 0)
-		ret_group->kind = OKV_GROUP_WINDOW;
+		group->kind = OKV_GROUP_WINDOW;
 	else if (strcmp(kind, "state") == 0)
-		ret_group->kind = OKV_GROUP_STATE;
+		group->kind = OKV_GROUP_STATE;
 	else
-		return false;
-	return (ret_group->kind == OKV_GROUP_WINDOW) == (ret_group->window_tokens > 0);
+		return "a group is of no known kind (full, window, state)";
+	if ((group->kind == OKV_GROUP_WINDOW) != (group->window_tokens > 0))
+		return "\"window_tokens\" goes with groups of kind window, and they need it";
+	return NULL;
 }
 
-static bool read_spec(const json_t *entry, struct tool_model *spec)
+static const char *read_groups(const json_t *groups, struct tool_model *model)
+{
+	size_t count = json_array_size(groups);
+
+	if (count < 1 || count > OKV_MAX_GROUPS)
+		return "\"groups\" is not a list of 1 to 8";
+	model->group_count = (uint32_t)count;
+	for (size_t g = 0; g < count; g++) {
+		const char *why = read_group(json_array_get(groups, g), &model->groups[g]);
+
+		if (why != NULL)
+			return why;
+	}
+	return NULL;
+}
+
+/* Returns NULL or what is wrong. */
+static const char *read_model(const json_t *entry, struct tool_model *model)
 {
 	const char *name = json_string_value(json_object_get(entry, "name"));
 	const json_t *groups = json_object_get(entry, "groups");
 
-	if (name == NULL)
-		return false;
-	snprintf(spec->name, sizeof(spec->name), "%s", name);
-	spec->segments = number(entry, "segments", OKV_MAX_SEGMENTS);
-	spec->token_bytes = number(entry, "segment_bytes_per_token", UINT32_MAX);
-	spec->block_tokens = number(entry, "block_tokens", 1u << 19);
-	spec->group_count = 1;
-	spec->groups[0].kind = OKV_GROUP_FULL;
-	spec->groups[0].layers = number(entry, "layers", OKV_MAX_LAYERS);
-	if (groups != NULL) {
-		size_t count = json_array_size(groups);
-
-		if (count < 1 || count > OKV_MAX_GROUPS)
-			return false;
-		spec->group_count = (uint32_t)count;
-		for (size_t g = 0; g < count; g++) {
-			if (!read_group(json_array_get(groups, g), &spec->groups[g]))
-				return false;
-		}
-	}
-	return spec->segments > 0 && spec->token_bytes > 0 && spec->block_tokens > 0 &&
-	       spec->groups[0].layers > 0;
+	if (name == NULL || strlen(name) >= sizeof(model->name))
+		return "\"name\" is no string of up to 63 bytes";
+	strcpy(model->name, name);
+	model->segments = number(entry, "segments", OKV_MAX_SEGMENTS);
+	model->token_bytes = number(entry, "segment_bytes_per_token", UINT32_MAX);
+	model->block_tokens = number(entry, "block_tokens", MAX_BLOCK_TOKENS);
+	if (model->segments == 0)
+		return "\"segments\" is not 1 to 8";
+	if (model->token_bytes == 0)
+		return "\"segment_bytes_per_token\" is not a number above 0";
+	if (model->block_tokens == 0)
+		return "\"block_tokens\" is not 1 to 524288";
+	if (groups != NULL)
+		return read_groups(groups, model);
+	model->group_count = 1;
+	model->groups[0].kind = OKV_GROUP_FULL;
+	model->groups[0].layers = number(entry, "layers", OKV_MAX_LAYERS);
+	return model->groups[0].layers > 0 ? NULL : "\"layers\" is not 1 to 1024";
 }
 
-static int load_file(const char *file, struct tool_model **ret_specs, uint32_t *ret_count,
+/* "FILE:LINE:COLUMN: why", as far as there is a line. */
+static void explain_json(const char *file, const json_error_t *error, char *text)
+{
+	if (error->line > 0)
+		snprintf(text, TOOL_TEXT, "%.100s:%d:%d: %.120s", file, error->line, error->column,
+			 error->text);
+	else
+		snprintf(text, TOOL_TEXT, "%s", error->text);
+}
+
+static int load_file(const char *file, struct tool_model **ret_models, uint32_t *ret_count,
 		     char *text)
 {
 	json_error_t error;
 	json_t *root = json_load_file(file, 0, &error);
-	const json_t *models = json_object_get(root, "models");
-	size_t count = json_array_size(models);
-	struct tool_model *specs;
+	const json_t *entries = json_object_get(root, "models");
+	size_t count = json_array_size(entries);
+	struct tool_model *models;
 	int rc = TOOL_USAGE;
 
+	if (root == NULL) {
+		explain_json(file, &error, text);
+		return TOOL_USAGE;
+	}
 	if (count == 0) {
-		snprintf(text, TOOL_TEXT, "%s has no models: %.160s", file,
-			 root == NULL ? error.text : "\"models\" is no list");
+		snprintf(text, TOOL_TEXT, "%.160s: \"models\" is not a list of at least one", file);
 		goto out;
 	}
-	specs = calloc(count, sizeof(*specs));
-	if (specs == NULL) {
+	models = calloc(count, sizeof(*models));
+	if (models == NULL) {
 		snprintf(text, TOOL_TEXT, "out of memory");
 		goto out;
 	}
 	for (size_t i = 0; i < count; i++) {
-		if (read_spec(json_array_get(models, i), &specs[i]))
+		const char *why = read_model(json_array_get(entries, i), &models[i]);
+
+		if (why == NULL)
 			continue;
-		snprintf(text, TOOL_TEXT, "%s: model %zu (%s) lacks a number or has a bad group",
-			 file, i, specs[i].name);
-		free(specs);
+		snprintf(text, TOOL_TEXT, "%.80s: model %zu \"%s\": %s", file, i, models[i].name,
+			 why);
+		free(models);
 		goto out;
 	}
-	*ret_specs = specs;
+	*ret_models = models;
 	*ret_count = (uint32_t)count;
 	rc = TOOL_OK;
 out:
@@ -126,39 +161,39 @@ out:
 	return rc;
 }
 
-int tool_models_load(const char *file, struct tool_model **ret_specs, uint32_t *ret_count,
+int tool_models_load(const char *file, struct tool_model **ret_models, uint32_t *ret_count,
 		     char *text)
 {
-	struct tool_model *specs;
+	struct tool_model *models;
 
 	if (file != NULL)
-		return load_file(file, ret_specs, ret_count, text);
-	specs = malloc(sizeof(built_in));
-	if (specs == NULL) {
+		return load_file(file, ret_models, ret_count, text);
+	models = malloc(sizeof(built_in));
+	if (models == NULL) {
 		snprintf(text, TOOL_TEXT, "out of memory");
 		return TOOL_FAILED;
 	}
-	memcpy(specs, built_in, sizeof(built_in));
-	*ret_specs = specs;
+	memcpy(models, built_in, sizeof(built_in));
+	*ret_models = models;
 	*ret_count = BUILT_IN_COUNT;
 	return TOOL_OK;
 }
 
-const struct tool_model *tool_model_find(const struct tool_model *specs, uint32_t count,
+const struct tool_model *tool_model_find(const struct tool_model *models, uint32_t count,
 					 const char *name)
 {
 	for (uint32_t i = 0; i < count; i++) {
-		if (strcmp(specs[i].name, name) == 0)
-			return &specs[i];
+		if (strcmp(models[i].name, name) == 0)
+			return &models[i];
 	}
 	return NULL;
 }
 
-const struct tool_model *tool_model_usual(const struct tool_model *specs, uint32_t count)
+const struct tool_model *tool_model_usual(const struct tool_model *models, uint32_t count)
 {
-	const struct tool_model *spec = tool_model_find(specs, count, "qwen3-8b");
+	const struct tool_model *model = tool_model_find(models, count, "qwen3-8b");
 
-	return spec != NULL ? spec : &specs[0];
+	return model != NULL ? model : &models[0];
 }
 
 /* Layers of the groups alternate, as in hybrid models, as long as each group has some. */
@@ -182,27 +217,33 @@ static void describe_groups(struct tool_shape *shape)
 	struct okv_layer_schema *layer = shape->layers;
 
 	for (uint32_t g = 0; g < shape->model.group_count; g++) {
-		const struct tool_model_group *spec = &shape->model.groups[g];
+		const struct tool_model_group *group = &shape->model.groups[g];
 
 		shape->groups[g] =
-			(struct okv_group_schema){.kind = spec->kind,
+			(struct okv_group_schema){.kind = group->kind,
 						  .block_tokens = shape->model.block_tokens,
-						  .window_tokens = spec->window_tokens,
-						  .layer_count = spec->layers,
+						  .window_tokens = group->window_tokens,
+						  .layer_count = group->layers,
 						  .layout_tag = "NHD",
 						  .layers = layer};
-		layer += spec->layers;
+		layer += group->layers;
 	}
 }
 
-int tool_shape_create(const struct tool_model *spec, struct tool_shape *ret_shape, char *text)
+int tool_shape_create(const struct tool_model *model, struct tool_shape *ret_shape, char *text)
 {
-	struct tool_shape shape = {.model = *spec};
+	struct tool_shape shape = {.model = *model};
 
-	for (uint32_t g = 0; g < spec->group_count; g++)
-		shape.layer_count += spec->groups[g].layers;
+	for (uint32_t g = 0; g < model->group_count; g++)
+		shape.layer_count += model->groups[g].layers;
 	if (shape.layer_count > OKV_MAX_LAYERS) {
-		snprintf(text, TOOL_TEXT, "%s has more than %d layers", spec->name, OKV_MAX_LAYERS);
+		snprintf(text, TOOL_TEXT, "%s has more than %d layers", model->name,
+			 OKV_MAX_LAYERS);
+		return TOOL_USAGE;
+	}
+	shape.segment_bytes = (uint64_t)model->token_bytes * model->block_tokens;
+	if (shape.segment_bytes > TOOL_MAX_SEGMENT_BYTES) {
+		snprintf(text, TOOL_TEXT, "%s has segments above 256 MiB", model->name);
 		return TOOL_USAGE;
 	}
 	shape.layers = calloc(shape.layer_count, sizeof(*shape.layers));
@@ -210,11 +251,10 @@ int tool_shape_create(const struct tool_model *spec, struct tool_shape *ret_shap
 		snprintf(text, TOOL_TEXT, "out of memory");
 		return TOOL_FAILED;
 	}
-	shape.segment_bytes = (uint64_t)spec->token_bytes * spec->block_tokens;
-	shape.block_bytes = shape.segment_bytes * spec->segments * shape.layer_count;
+	shape.block_bytes = shape.segment_bytes * model->segments * shape.layer_count;
 	for (uint32_t l = 0; l < shape.layer_count; l++) {
-		shape.layers[l].segment_count = spec->segments;
-		for (uint32_t s = 0; s < spec->segments; s++)
+		shape.layers[l].segment_count = model->segments;
+		for (uint32_t s = 0; s < model->segments; s++)
 			shape.layers[l].segment_bytes[s] = shape.segment_bytes;
 	}
 	number_layers(&shape);

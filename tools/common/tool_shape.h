@@ -31,13 +31,14 @@ struct tool_shape {
 };
 
 /* The built-in geometries, or those of a JSON file. The list is the caller's to free(). */
-int tool_models_load(const char *file, struct tool_model **ret_specs, uint32_t *ret_count,
+int tool_models_load(const char *file, struct tool_model **ret_models, uint32_t *ret_count,
 		     char *text);
-const struct tool_model *tool_model_find(const struct tool_model *specs, uint32_t count,
+/* NULL: there is none of that name. */
+const struct tool_model *tool_model_find(const struct tool_model *models, uint32_t count,
 					 const char *name);
 /* The one for cases that need only one: qwen3-8b, or the first. */
-const struct tool_model *tool_model_usual(const struct tool_model *specs, uint32_t count);
-int tool_shape_create(const struct tool_model *spec, struct tool_shape *ret_shape, char *text);
+const struct tool_model *tool_model_usual(const struct tool_model *models, uint32_t count);
+int tool_shape_create(const struct tool_model *model, struct tool_shape *ret_shape, char *text);
 void tool_shape_fini(struct tool_shape *shape);
 
 #endif

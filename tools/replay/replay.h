@@ -9,26 +9,22 @@
 #include <orbitkv/orbitkv.h>
 #include "tool_child.h"
 #include "tool_pattern.h"
+#include "tool_shape.h"
 
 #define REPLAY_WAIT_MS 60000 /* longest any single operation may take */
 
 /* ---- replay_model.c: what one block holds ---- */
 
 struct replay_model {
-	char name[64];
-	uint32_t block_tokens; /* the same for every group */
-	uint32_t group_count;
-	uint32_t layer_count;		 /* all groups */
-	struct okv_layer_schema *layers; /* owned; group after group */
-	struct okv_group_schema groups[OKV_MAX_GROUPS];
+	struct tool_shape shape;
 	uint64_t payload_bytes[OKV_MAX_GROUPS]; /* of one block of the group */
 	uint64_t stored_bytes[OKV_MAX_GROUPS];	/* what it takes in the Manager */
 	uint64_t block_bytes;			/* stored_bytes of all groups together */
 };
 
 /*
- * The model `name` of a JSON file, or of the built-in ones ("tiny", "qwen3-8b") when file is
- * NULL; a NULL name means "tiny". Prints why to stderr and returns -1 on failure.
+ * The model `name` of a JSON file, or of the built-in ones when file is NULL; a NULL name means
+ * "tiny". Prints why to stderr and returns -1 on failure.
  */
 int replay_model_load(const char *file, const char *name, struct replay_model *ret_model);
 /* Rounded as the Manager allocates, so that --blocks is exact. */

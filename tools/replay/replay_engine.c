@@ -39,16 +39,16 @@ static int open_namespace(struct replay_engine *e, char *text)
 	int rc;
 
 	okv_namespace_options_init(&opts);
-	opts.model = model->name;
+	opts.model = model->shape.model.name;
 	opts.revision = "orbitkv-replay";
-	opts.group_count = model->group_count;
-	opts.groups = model->groups;
+	opts.group_count = model->shape.model.group_count;
+	opts.groups = model->shape.groups;
 	rc = okv_namespace_open(e->engine, &opts, &e->ns, &err);
 	if (rc != 0) {
 		tool_explain(text, "okv_namespace_open", rc, &err);
 		return rc;
 	}
-	for (uint32_t g = 0; g < model->group_count; g++) {
+	for (uint32_t g = 0; g < model->shape.model.group_count; g++) {
 		uint64_t bytes = replay_stored_bytes(okv_namespace_block_bytes(e->ns, g));
 
 		if (bytes == model->stored_bytes[g])
@@ -69,7 +69,7 @@ static int bind_pages(struct replay_engine *e, char *text)
 
 	okv_binding_options_init(&opts);
 	opts.device = e->config->device;
-	opts.layer_count = e->config->model.layer_count;
+	opts.layer_count = e->config->model.shape.layer_count;
 	opts.layers = e->pages.layers;
 	rc = okv_binding_register(e->ns, &opts, &e->binding, &err);
 	if (rc != 0)
@@ -152,18 +152,19 @@ static bool plausible(const struct replay_engine *e, const struct okv_lookup_res
 {
 	const struct replay_model *model = &e->config->model;
 
-	if (found->group_count != model->group_count || found->tokens % model->block_tokens != 0 ||
-	    found->tokens / model->block_tokens > count)
+	if (found->group_count != model->shape.model.group_count ||
+	    found->tokens % model->shape.model.block_tokens != 0 ||
+	    found->tokens / model->shape.model.block_tokens > count)
 		return false;
 	if (found->tokens == 0)
 		return true;
-	for (uint32_t g = 0; g < model->group_count; g++) {
+	for (uint32_t g = 0; g < model->shape.model.group_count; g++) {
 		const struct okv_hit *hit = &found->groups[g];
 		uint64_t end = (uint64_t)hit->first + hit->count;
 
-		if (hit->group != g || end != found->tokens / model->block_tokens)
+		if (hit->group != g || end != found->tokens / model->shape.model.block_tokens)
 			return false;
-		if (model->groups[g].kind == OKV_GROUP_FULL && hit->first != 0)
+		if (model->shape.groups[g].kind == OKV_GROUP_FULL && hit->first != 0)
 			return false;
 	}
 	return true;
@@ -180,7 +181,7 @@ static int look_up(struct replay_engine *e, uint32_t count, struct okv_lookup_re
 	int rc;
 
 	okv_lookup_options_init(&opts);
-	opts.group_count = e->config->model.group_count;
+	opts.group_count = e->config->model.shape.model.group_count;
 	opts.groups = groups;
 	for (uint32_t g = 0; g < opts.group_count; g++)
 		groups[g] = keys_of(e, g, 0, count);
@@ -307,14 +308,14 @@ static int publish(struct replay_engine *e, const uint64_t *ids, uint32_t first,
 
 	okv_publish_options_init(&opts);
 	opts.ready = uploaded(e);
-	opts.group_count = model->group_count;
+	opts.group_count = model->shape.model.group_count;
 	opts.groups = groups;
-	for (uint32_t g = 0; g < model->group_count; g++) {
+	for (uint32_t g = 0; g < model->shape.model.group_count; g++) {
 		struct replay_span span = {g, first, count - first, ids};
 
 		groups[g].keys = keys_of(e, g, first, count - first);
 		groups[g].first_position = first;
-		groups[g].tokens = (count - first) * model->block_tokens;
+		groups[g].tokens = (count - first) * model->shape.model.block_tokens;
 		if (first > 0)
 			groups[g].parent = e->keys + (size_t)(first - 1) * TOOL_KEY_BYTES;
 		groups[g].pages = e->pages.order + first;
@@ -354,7 +355,7 @@ void replay_engine_run(struct replay_engine *e, uint32_t index, struct replay_ou
 	rc = look_up(e, count, &found, &lease, &out);
 	if (rc != 0)
 		goto out;
-	out.hit_blocks = (uint32_t)(found.tokens / e->config->model.block_tokens);
+	out.hit_blocks = (uint32_t)(found.tokens / e->config->model.shape.model.block_tokens);
 	if (lease != NULL)
 		rc = restore(e, ids, &found, lease, &out);
 	okv_lease_release(lease);

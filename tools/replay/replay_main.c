@@ -20,7 +20,7 @@ static const char usage[] =
 	"\n"
 	"  --requests N     only the first N requests\n"
 	"  --models FILE    JSON file of KV geometries\n"
-	"  --model NAME     one of them (built in: tiny, qwen3-8b; default tiny)\n"
+	"  --model NAME     one of them, or of those built in (default tiny)\n"
 	"  --memory SIZE    memory of the Manager, as 512M or 1.5G (default 1G)\n"
 	"  --blocks N       memory for N blocks, in whole pages, instead\n"
 	"  --device KIND    where the pages are: host (default) or cuda\n"

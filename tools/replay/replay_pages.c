@@ -81,9 +81,9 @@ int replay_pages_create(const struct replay_model *model, uint32_t device, uint3
 	struct replay_pages pages = {.model = model, .page_count = page_count, .device = device};
 	int rc = TOOL_FAILED;
 
-	for (uint32_t l = 0; l < model->layer_count; l++)
-		pages.bytes += round_up(tensor_bytes(&model->layers[l], page_count));
-	pages.layers = calloc(model->layer_count, sizeof(*pages.layers));
+	for (uint32_t l = 0; l < model->shape.layer_count; l++)
+		pages.bytes += round_up(tensor_bytes(&model->shape.layers[l], page_count));
+	pages.layers = calloc(model->shape.layer_count, sizeof(*pages.layers));
 	pages.order = calloc(page_count, sizeof(*pages.order));
 	if (pages.layers == NULL || pages.order == NULL) {
 		snprintf(text, TOOL_TEXT, "out of memory");
@@ -93,8 +93,8 @@ int replay_pages_create(const struct replay_model *model, uint32_t device, uint3
 	if (rc != TOOL_OK)
 		goto undo;
 	uint8_t *base = pages.tensors;
-	for (uint32_t l = 0; l < model->layer_count; l++) {
-		place_layer(&pages.layers[l], &model->layers[l], base, page_count);
+	for (uint32_t l = 0; l < model->shape.layer_count; l++) {
+		place_layer(&pages.layers[l], &model->shape.layers[l], base, page_count);
 		base += round_up(pages.layers[l].length);
 	}
 	for (uint32_t p = 0; p < page_count; p++)
@@ -182,8 +182,8 @@ static uint64_t for_each_row(struct replay_pages *pages, const struct replay_spa
 	uint64_t sum = 0;
 
 	for (uint32_t g = 0; g < span->group; g++)
-		layer += pages->model->groups[g].layer_count;
-	layer_end = layer + pages->model->groups[span->group].layer_count;
+		layer += pages->model->shape.groups[g].layer_count;
+	layer_end = layer + pages->model->shape.groups[span->group].layer_count;
 	for (; layer < layer_end; layer++) {
 		for (uint32_t s = 0; s < pages->layers[layer].segment_count; s++) {
 			for (uint32_t b = span->first; b < span->first + span->count; b++) {

@@ -110,7 +110,7 @@ static void print_json(struct replay_report *r)
 	const struct replay_config *config = r->config;
 	json_t *out = json_object();
 
-	json_object_set_new(out, "model", json_string(config->model.name));
+	json_object_set_new(out, "model", json_string(config->model.shape.model.name));
 	json_object_set_new(out, "device", json_string(replay_device_name(config->device)));
 	set_number(out, "engines", config->engines);
 	set_number(out, "capacity_blocks", r->capacity_blocks);
@@ -142,7 +142,7 @@ static void print_table(struct replay_report *r)
 {
 	const struct replay_config *config = r->config;
 
-	printf("%-18s%s\n", "model", config->model.name);
+	printf("%-18s%s\n", "model", config->model.shape.model.name);
 	printf("%-18s%s\n", "device", replay_device_name(config->device));
 	printf("%-18s%u%s\n", "engines", config->engines,
 	       config->embedded ? ", the Manager inside" : "");

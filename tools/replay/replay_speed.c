@@ -126,7 +126,7 @@ static int plain_start(struct plain *plain, const struct replay_pages *pages, ui
 
 	plain->pages = pages;
 	plain->blocks = blocks;
-	plain->rows_per_block = pages->model->layer_count * pages->layers[0].segment_count;
+	plain->rows_per_block = pages->model->shape.layer_count * pages->layers[0].segment_count;
 	plain->row_bytes = pages->layers[0].segment_bytes[0];
 	plain->source_bytes = plain->row_bytes * plain->rows_per_block * blocks;
 	if (map_source(plain) != 0)
@@ -310,13 +310,14 @@ static const char *pages_word(const struct speed *speed)
 static void print_json(const struct speed *speed, double restore, double plain, double p50,
 		       double p99)
 {
-	json_t *out = json_pack(
-		"{s:s, s:s, s:s, s:I, s:i, s:i, s:f, s:f, s:f, s:i, s:f, s:f, s:I}", "model",
-		speed->config->model.name, "device", "host", "pages", pages_word(speed), "bytes",
-		(json_int_t)speed->plain.source_bytes, "threads", (int)speed->plain.thread_count,
-		"runs", (int)RUNS, "restore_gbps", restore, "memcpy_gbps", plain, "ratio",
-		restore / plain, "lookups", (int)LOOKUPS, "lookup_p50_us", p50, "lookup_p99_us",
-		p99, "mismatched_bytes", (json_int_t)speed->mismatched_bytes);
+	json_t *out =
+		json_pack("{s:s, s:s, s:s, s:I, s:i, s:i, s:f, s:f, s:f, s:i, s:f, s:f, s:I}",
+			  "model", speed->config->model.shape.model.name, "device", "host", "pages",
+			  pages_word(speed), "bytes", (json_int_t)speed->plain.source_bytes,
+			  "threads", (int)speed->plain.thread_count, "runs", (int)RUNS,
+			  "restore_gbps", restore, "memcpy_gbps", plain, "ratio", restore / plain,
+			  "lookups", (int)LOOKUPS, "lookup_p50_us", p50, "lookup_p99_us", p99,
+			  "mismatched_bytes", (json_int_t)speed->mismatched_bytes);
 
 	json_dumpf(out, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 	putchar('\n');
@@ -336,7 +337,7 @@ static void print(struct speed *speed)
 		return;
 	}
 	printf("%s, %u blocks, %.1f MB in rows of %llu bytes, %s pages, %u threads, median of %u\n",
-	       speed->config->model.name, speed->blocks, bytes / 1e6,
+	       speed->config->model.shape.model.name, speed->blocks, bytes / 1e6,
 	       (unsigned long long)speed->plain.row_bytes, pages_word(speed),
 	       speed->plain.thread_count, RUNS);
 	printf("%-18s%.2f GB/s\n", "restore", restore);
