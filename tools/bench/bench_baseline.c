@@ -18,8 +18,8 @@ struct baseline {
 	enum bench_direction direction;
 	uint64_t bytes; /* of one run */
 	uint64_t row_count;
-	bench_device_address *to; /* owned, with from and sizes; of batched calls */
-	bench_device_address *from;
+	tool_device_address *to; /* owned, with from and sizes; of batched calls */
+	tool_device_address *from;
 	size_t *sizes;
 };
 
@@ -38,7 +38,7 @@ static int end_gpu(struct baseline *b, int result, int which)
 	struct bench_cuda *cuda = b->pages->config->cuda;
 
 	if (result == 0)
-		result = cuda->cu.event_record(cuda->done[which], cuda->streams[which]);
+		result = cuda->gpu.cu.event_record(cuda->done[which], cuda->streams[which]);
 	return result != 0 ? result : bench_cuda_poll(cuda, cuda->done[which]);
 }
 
@@ -51,10 +51,11 @@ static int contiguous_gpu(struct baseline *b)
 	int result = 0;
 
 	if (b->direction != BENCH_PUBLISH)
-		result = cuda->cu.to_device_async(p->gpu, p->staging, b->bytes, cuda->streams[0]);
+		result = cuda->gpu.cu.to_device_async(p->gpu, p->staging, b->bytes,
+						      cuda->streams[0]);
 	if (result == 0 && b->direction != BENCH_RESTORE)
-		result = cuda->cu.to_host_async(p->staging + second, p->gpu + second, b->bytes,
-						cuda->streams[1]);
+		result = cuda->gpu.cu.to_host_async(p->staging + second, p->gpu + second, b->bytes,
+						    cuda->streams[1]);
 	if (b->direction != BENCH_PUBLISH)
 		result = end_gpu(b, result, 0);
 	return b->direction != BENCH_RESTORE ? end_gpu(b, result, 1) : result;
@@ -71,12 +72,13 @@ static int loop_gpu(struct baseline *b)
 	for (uint64_t i = 0; i < b->row_count && result == 0; i++) {
 		const struct bench_row *row = &b->rows->rows[i];
 		uint8_t *host = p->staging + row->stage_at;
-		bench_device_address device = p->gpu + row->page_at;
+		tool_device_address device = p->gpu + row->page_at;
 
 		if (which == 0)
-			result = cuda->cu.to_device_async(device, host, bytes, cuda->streams[0]);
+			result =
+				cuda->gpu.cu.to_device_async(device, host, bytes, cuda->streams[0]);
 		else
-			result = cuda->cu.to_host_async(host, device, bytes, cuda->streams[1]);
+			result = cuda->gpu.cu.to_host_async(host, device, bytes, cuda->streams[1]);
 	}
 	return end_gpu(b, result, which);
 }
@@ -109,7 +111,7 @@ static int batch_layer_gpu(struct baseline *b)
 			break;
 		result = batch_rows(b, first, last < b->row_count ? last : b->row_count);
 		if (result == 0)
-			result = cuda->cu.event_record(cuda->layers[l], cuda->streams[which]);
+			result = cuda->gpu.cu.event_record(cuda->layers[l], cuda->streams[which]);
 	}
 	return end_gpu(b, result, which);
 }
@@ -208,7 +210,7 @@ static int list_copies(struct baseline *b, char *text)
 	}
 	for (uint64_t i = 0; i < b->row_count; i++) {
 		const struct bench_row *row = &b->rows->rows[i];
-		bench_device_address host = (uintptr_t)p->staging + row->stage_at;
+		tool_device_address host = (uintptr_t)p->staging + row->stage_at;
 
 		b->to[i] = publish ? host : p->gpu + row->page_at;
 		b->from[i] = publish ? p->gpu + row->page_at : host;

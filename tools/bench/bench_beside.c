@@ -206,8 +206,8 @@ static void *take_turns(void *arg)
 {
 	struct bench_beside *beside = arg;
 	const struct bench_work *work = &beside->work;
-	const struct bench_cuda_calls *cu = &beside->cuda->cu;
-	int result = cu->context_set_current(beside->cuda->context);
+	const struct tool_cuda_calls *cu = &beside->cuda->gpu.cu;
+	int result = cu->context_set_current(beside->cuda->gpu.context);
 	uint64_t start;
 
 	if (result != 0) {

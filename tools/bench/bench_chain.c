@@ -31,7 +31,7 @@ struct module_calls {
 		      void **extra);
 };
 
-static const struct bench_symbol symbols[] = {
+static const struct tool_symbol symbols[] = {
 	{"cuModuleLoadData", offsetof(struct module_calls, load)},
 	{"cuModuleUnload", offsetof(struct module_calls, unload)},
 	{"cuModuleGetFunction", offsetof(struct module_calls, get_function)},
@@ -50,7 +50,7 @@ struct chain {
 
 static int end(struct chain *chain)
 {
-	int result = chain->cuda->cu.event_record(chain->end, chain->stream);
+	int result = chain->cuda->gpu.cu.event_record(chain->end, chain->stream);
 
 	return result != 0 ? result : bench_cuda_poll(chain->cuda, chain->end);
 }
@@ -75,7 +75,7 @@ static int drain(void *self)
 static void close_chain(void *self)
 {
 	struct chain *chain = self;
-	const struct bench_cuda_calls *cu = &chain->cuda->cu;
+	const struct tool_cuda_calls *cu = &chain->cuda->gpu.cu;
 
 	if (chain->end != NULL)
 		cu->event_destroy(chain->end);
@@ -102,27 +102,28 @@ static const struct bench_work_calls work_calls = {.turn = turn,
 
 static int create_objects(struct chain *chain, char *text)
 {
-	const struct bench_cuda_calls *cu = &chain->cuda->cu;
-	const char *missing = bench_symbols_load(
-		chain->cuda->library, symbols, sizeof(symbols) / sizeof(symbols[0]), &chain->calls);
+	const struct tool_cuda_calls *cu = &chain->cuda->gpu.cu;
+	const char *missing =
+		tool_symbols_load(chain->cuda->gpu.library, symbols,
+				  sizeof(symbols) / sizeof(symbols[0]), &chain->calls);
 	int rc;
 
 	if (missing != NULL) {
 		snprintf(text, TOOL_TEXT, "the driver lacks %s", missing);
 		return TOOL_SKIPPED;
 	}
-	rc = bench_cuda_said(chain->calls.load(&chain->module, image), "cuModuleLoadData", text);
+	rc = tool_cuda_said(chain->calls.load(&chain->module, image), "cuModuleLoadData", text);
 	if (rc == TOOL_OK)
-		rc = bench_cuda_said(
+		rc = tool_cuda_said(
 			chain->calls.get_function(&chain->function, chain->module, "nothing"),
 			"cuModuleGetFunction", text);
 	/* Without a priority, as engines create theirs. */
 	if (rc == TOOL_OK)
-		rc = bench_cuda_said(cu->stream_create(&chain->stream, STREAM_NON_BLOCKING),
-				     "cuStreamCreate", text);
+		rc = tool_cuda_said(cu->stream_create(&chain->stream, STREAM_NON_BLOCKING),
+				    "cuStreamCreate", text);
 	if (rc == TOOL_OK)
-		rc = bench_cuda_said(cu->event_create(&chain->end, EVENT_DISABLE_TIMING),
-				     "cuEventCreate", text);
+		rc = tool_cuda_said(cu->event_create(&chain->end, EVENT_DISABLE_TIMING),
+				    "cuEventCreate", text);
 	return rc;
 }
 

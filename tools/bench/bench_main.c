@@ -248,8 +248,8 @@ static void print_machine(const struct bench_config *config)
 	FILE *out = config->json ? stderr : stdout;
 
 	if (config->cuda != NULL)
-		fprintf(out, "%s, CUDA driver %d.%d, batched copies: %s\n", config->cuda->name,
-			config->cuda->driver / 1000, config->cuda->driver % 1000 / 10,
+		fprintf(out, "%s, CUDA driver %d.%d, batched copies: %s\n", config->cuda->gpu.name,
+			config->cuda->gpu.driver / 1000, config->cuda->gpu.driver % 1000 / 10,
 			config->cuda->batch != NULL ? "yes" : "no");
 	else
 		fprintf(out, "host device, %u copy threads\n", bench_pool_threads());

@@ -85,14 +85,14 @@ static int allocate_device(struct bench_pages *pages, char *text)
 		pages->tensors = pages->mirror;
 		return TOOL_OK;
 	}
-	int rc = said(cuda->cu.memory_alloc(&pages->gpu, pages->bytes), "cuMemAlloc", text);
+	int rc = said(cuda->gpu.cu.memory_alloc(&pages->gpu, pages->bytes), "cuMemAlloc", text);
 	if (rc == TOOL_OK)
-		rc = said(cuda->cu.host_register(pages->mirror, pages->mirror_bytes, 0),
+		rc = said(cuda->gpu.cu.host_register(pages->mirror, pages->mirror_bytes, 0),
 			  "cuMemHostRegister", text);
 	if (rc == TOOL_OK)
-		rc = said(
-			cuda->cu.host_register(pages->staging, BENCH_HALVES * pages->half_bytes, 0),
-			"cuMemHostRegister", text);
+		rc = said(cuda->gpu.cu.host_register(pages->staging,
+						     BENCH_HALVES * pages->half_bytes, 0),
+			  "cuMemHostRegister", text);
 	pages->tensors = (uint8_t *)(uintptr_t)pages->gpu;
 	return rc;
 }
@@ -126,7 +126,7 @@ static int choose_pool(struct bench_pages *pages, char *text)
 	pages->pool = pages->blocks;
 	if (cuda == NULL || !pages->config->spread)
 		return TOOL_OK;
-	if (said(cuda->cu.memory_info(&unused, &total), "cuMemGetInfo", text) != TOOL_OK)
+	if (said(cuda->gpu.cu.memory_info(&unused, &total), "cuMemGetInfo", text) != TOOL_OK)
 		return TOOL_FAILED;
 	uint64_t bytes = pages->config->quick ? QUICK_POOL_BYTES : POOL_BYTES;
 	uint64_t most = (bytes < unused / 2 ? bytes : unused / 2) / BENCH_HALVES /
@@ -178,13 +178,13 @@ void bench_pages_destroy(struct bench_pages *pages)
 	struct bench_cuda *cuda = pages->config != NULL ? pages->config->cuda : NULL;
 
 	if (cuda != NULL) {
-		cuda->cu.context_synchronize();
+		cuda->gpu.cu.context_synchronize();
 		if (pages->staging != NULL)
-			cuda->cu.host_unregister(pages->staging);
+			cuda->gpu.cu.host_unregister(pages->staging);
 		if (pages->mirror != NULL)
-			cuda->cu.host_unregister(pages->mirror);
+			cuda->gpu.cu.host_unregister(pages->mirror);
 		if (pages->gpu != 0)
-			cuda->cu.memory_free(pages->gpu);
+			cuda->gpu.cu.memory_free(pages->gpu);
 	}
 	if (pages->staging != NULL)
 		munmap(pages->staging, BENCH_HALVES * pages->half_bytes);
@@ -211,12 +211,12 @@ static int poison_gpu(struct bench_pages *pages, enum bench_half half, char *tex
 		uint64_t at = l * tensor_bytes(pages) + half * half_pages;
 
 		for (uint32_t s = 0; s < shape->model.segments && result == 0; s++) {
-			result = cuda->cu.memory_set(pages->gpu + at, TOOL_POISON, bytes);
+			result = cuda->gpu.cu.memory_set(pages->gpu + at, TOOL_POISON, bytes);
 			at += BENCH_HALVES * half_pages;
 		}
 	}
 	if (result == 0)
-		result = cuda->cu.context_synchronize();
+		result = cuda->gpu.cu.context_synchronize();
 	return said(result, "poisoning pages", text);
 }
 
@@ -231,7 +231,7 @@ static uint64_t next_copy(const struct bench_rows *rows, uint64_t first, uint64_
 	return i;
 }
 
-static int move_now(struct bench_cuda *cuda, bench_device_address *to, bench_device_address *from,
+static int move_now(struct bench_cuda *cuda, tool_device_address *to, tool_device_address *from,
 		    size_t *sizes, size_t count, bool up)
 {
 	int result = 0;
@@ -239,10 +239,10 @@ static int move_now(struct bench_cuda *cuda, bench_device_address *to, bench_dev
 	if (cuda->batch != NULL)
 		return bench_cuda_batch(cuda, to, from, sizes, count, cuda->user);
 	for (size_t i = 0; i < count && result == 0; i++)
-		result = up ? cuda->cu.to_device_async(to[i], (void *)(uintptr_t)from[i], sizes[i],
-						       cuda->user)
-			    : cuda->cu.to_host_async((void *)(uintptr_t)to[i], from[i], sizes[i],
-						     cuda->user);
+		result = up ? cuda->gpu.cu.to_device_async(to[i], (void *)(uintptr_t)from[i],
+							   sizes[i], cuda->user)
+			    : cuda->gpu.cu.to_host_async((void *)(uintptr_t)to[i], from[i],
+							 sizes[i], cuda->user);
 	return result;
 }
 
@@ -250,14 +250,14 @@ static int move_now(struct bench_cuda *cuda, bench_device_address *to, bench_dev
 static int move_rows(struct bench_pages *pages, const struct bench_rows *rows, bool up, char *text)
 {
 	struct bench_cuda *cuda = pages->config->cuda;
-	bench_device_address to[MOVE_COPIES], from[MOVE_COPIES];
+	tool_device_address to[MOVE_COPIES], from[MOVE_COPIES];
 	size_t sizes[MOVE_COPIES], count = 0;
 	uint64_t row_bytes = pages->shape->segment_bytes;
 	int result = 0;
 
 	for (uint64_t i = 0, next; i < rows->count && result == 0; i = next) {
-		bench_device_address host = (uintptr_t)pages->mirror + rows->rows[i].mirror_at;
-		bench_device_address device = pages->gpu + rows->rows[i].page_at;
+		tool_device_address host = (uintptr_t)pages->mirror + rows->rows[i].mirror_at;
+		tool_device_address device = pages->gpu + rows->rows[i].page_at;
 
 		next = next_copy(rows, i, row_bytes);
 		to[count] = up ? device : host;
@@ -269,7 +269,7 @@ static int move_rows(struct bench_pages *pages, const struct bench_rows *rows, b
 		}
 	}
 	if (result == 0)
-		result = cuda->cu.context_synchronize();
+		result = cuda->gpu.cu.context_synchronize();
 	return said(result, "a transfer of the benchmark's own", text);
 }
 
@@ -467,10 +467,10 @@ int bench_stretch_to_pages(struct bench_pages *pages, uint64_t at, uint64_t byte
 		bench_pool_run(poison_stretch, pages->tensors + at, bytes, GRAIN_BYTES);
 		return TOOL_OK;
 	}
-	int result = cuda->cu.memory_set(pages->gpu + at, TOOL_POISON, bytes);
+	int result = cuda->gpu.cu.memory_set(pages->gpu + at, TOOL_POISON, bytes);
 
 	if (result == 0)
-		result = cuda->cu.context_synchronize();
+		result = cuda->gpu.cu.context_synchronize();
 	return said(result, "cuMemsetD8", text);
 }
 
@@ -483,8 +483,8 @@ int bench_stretch_to_staging(struct bench_pages *pages, uint64_t at, uint64_t by
 	bench_pool_run(poison_staging, pages->staging + at, bytes, GRAIN_BYTES);
 	if (pages->gpu == 0)
 		return TOOL_OK;
-	return said(cuda->cu.to_device(pages->gpu + at, pages->mirror + at, bytes), "cuMemcpyHtoD",
-		    text);
+	return said(cuda->gpu.cu.to_device(pages->gpu + at, pages->mirror + at, bytes),
+		    "cuMemcpyHtoD", text);
 }
 
 int bench_pages_compare(struct bench_pages *pages, uint64_t tensor_at, uint64_t staging_at,
@@ -493,7 +493,7 @@ int bench_pages_compare(struct bench_pages *pages, uint64_t tensor_at, uint64_t 
 	struct bench_cuda *cuda = pages->config->cuda;
 
 	if (pages->gpu != 0 &&
-	    said(cuda->cu.to_host(pages->mirror + tensor_at, pages->gpu + tensor_at, bytes),
+	    said(cuda->gpu.cu.to_host(pages->mirror + tensor_at, pages->gpu + tensor_at, bytes),
 		 "cuMemcpyDtoH", text) != TOOL_OK)
 		return TOOL_FAILED;
 	if (memcmp(pages->mirror + tensor_at, pages->staging + staging_at, bytes) == 0)

@@ -27,7 +27,7 @@ struct cublas_calls {
 			const void *beta, void *c, int type_c, int ldc, int compute, int algo);
 };
 
-static const struct bench_symbol symbols[] = {
+static const struct tool_symbol symbols[] = {
 	{"cublasCreate_v2", offsetof(struct cublas_calls, create)},
 	{"cublasDestroy_v2", offsetof(struct cublas_calls, destroy)},
 	{"cublasSetStream_v2", offsetof(struct cublas_calls, set_stream)},
@@ -47,9 +47,9 @@ struct product {
 	unsigned side;
 	unsigned ahead;
 	void *library;
-	bench_device_address a;
-	bench_device_address b;
-	bench_device_address c;
+	tool_device_address a;
+	tool_device_address b;
+	tool_device_address c;
 	struct CUstream_st *stream;
 	struct CUevent_st *events[AHEAD_SMALL]; /* so many as ahead says */
 	void *handle;
@@ -72,8 +72,8 @@ static int load(struct product *p, char *text)
 		snprintf(text, TOOL_TEXT, "no cuBLAS: %.200s", dlerror());
 		return TOOL_SKIPPED;
 	}
-	missing = bench_symbols_load(p->library, symbols, sizeof(symbols) / sizeof(symbols[0]),
-				     &p->blas);
+	missing = tool_symbols_load(p->library, symbols, sizeof(symbols) / sizeof(symbols[0]),
+				    &p->blas);
 	if (missing != NULL) {
 		snprintf(text, TOOL_TEXT, "cuBLAS lacks %s", missing);
 		return TOOL_SKIPPED;
@@ -98,7 +98,7 @@ static void randomize(void *arg, uint64_t first, uint64_t last)
 
 static int fill_matrices(struct product *p)
 {
-	const struct bench_cuda_calls *cu = &p->cuda->cu;
+	const struct tool_cuda_calls *cu = &p->cuda->gpu.cu;
 	size_t bytes = matrix_bytes(p);
 	void *values = malloc(bytes);
 	int result = -1;
@@ -121,7 +121,7 @@ static int fill_matrices(struct product *p)
 
 static int create_objects(struct product *p, char *text)
 {
-	const struct bench_cuda_calls *cu = &p->cuda->cu;
+	const struct tool_cuda_calls *cu = &p->cuda->gpu.cu;
 	int result = fill_matrices(p);
 
 	if (result == 0)
@@ -150,7 +150,7 @@ static int enqueue(struct product *p)
 		(void *)(uintptr_t)p->c, TYPE_BF16, side, COMPUTE_F32, ALGO_DEFAULT);
 
 	if (result == 0)
-		result = p->cuda->cu.event_record(p->events[p->enqueued % p->ahead], p->stream);
+		result = p->cuda->gpu.cu.event_record(p->events[p->enqueued % p->ahead], p->stream);
 	if (result == 0)
 		p->enqueued++;
 	return result;
@@ -158,7 +158,7 @@ static int enqueue(struct product *p)
 
 static int wait_for_one(struct product *p)
 {
-	return p->cuda->cu.event_synchronize(p->events[p->ended++ % p->ahead]);
+	return p->cuda->gpu.cu.event_synchronize(p->events[p->ended++ % p->ahead]);
 }
 
 static int turn(void *self)
@@ -188,7 +188,7 @@ static int drain(void *self)
 static void close_product(void *self)
 {
 	struct product *p = self;
-	const struct bench_cuda_calls *cu = &p->cuda->cu;
+	const struct tool_cuda_calls *cu = &p->cuda->gpu.cu;
 
 	if (p->handle != NULL)
 		p->blas.destroy(p->handle);

@@ -218,8 +218,8 @@ void bench_report_print_json(const struct bench_config *config)
 	json_object_set_new(root, "version", json_integer((json_int_t)okv_version()));
 	json_object_set_new(root, "copy_threads", json_integer(bench_pool_threads()));
 	if (cuda != NULL) {
-		json_object_set_new(root, "gpu", json_string(cuda->name));
-		json_object_set_new(root, "cuda_driver", json_integer(cuda->driver));
+		json_object_set_new(root, "gpu", json_string(cuda->gpu.name));
+		json_object_set_new(root, "cuda_driver", json_integer(cuda->gpu.driver));
 	}
 	json_object_set_new(root, "quick", json_boolean(config->quick));
 	json_object_set_new(root, "busy", json_boolean(config->busy));

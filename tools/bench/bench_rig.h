@@ -28,7 +28,7 @@ struct bench_pages {
 	/* Owned; the page, and the stored block, at each position of an operation. */
 	uint32_t *order[BENCH_HALVES];
 	uint32_t *contents[BENCH_HALVES];
-	bench_device_address gpu; /* 0 on the host device */
+	tool_device_address gpu; /* 0 on the host device */
 };
 
 /* One segment of one layer of one block. */

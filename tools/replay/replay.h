@@ -8,6 +8,7 @@
 #include <sys/types.h>
 #include <orbitkv/orbitkv.h>
 #include "tool_child.h"
+#include "tool_cuda.h"
 #include "tool_pattern.h"
 #include "tool_shape.h"
 
@@ -50,8 +51,6 @@ void replay_trace_fini(struct replay_trace *trace);
 
 /* ---- replay_pages.c: the engine's KV tensors ---- */
 
-struct cuda_pages;
-
 struct replay_pages {
 	const struct replay_model *model; /* borrowed */
 	uint32_t page_count;
@@ -61,7 +60,7 @@ struct replay_pages {
 	uint8_t *mirror;	  /* the same bytes for the CPU; on the host device the tensors */
 	struct okv_layer *layers; /* owned; as okv_binding_register() wants them */
 	uint32_t *order;	  /* owned; page of each block of the current request */
-	struct cuda_pages *gpu;	  /* NULL on the host device */
+	struct tool_cuda gpu;	  /* all zeros on the host device */
 };
 
 /* 0, TOOL_SKIPPED when the device does not exist here, or TOOL_FAILED; why is in text. */

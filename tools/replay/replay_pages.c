@@ -1,6 +1,5 @@
 /* [E] The engine's KV tensors: split K and V, one tensor per layer, in one stretch of memory. */
 #include "replay.h"
-#include "cuda_pages.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +39,22 @@ static void place_layer(struct okv_layer *layer, const struct okv_layer_schema *
 	}
 }
 
+static bool on_gpu(const struct replay_pages *pages)
+{
+	return pages->device == OKV_DEVICE_CUDA;
+}
+
+static tool_device_address address_of(const struct replay_pages *pages)
+{
+	return (uintptr_t)pages->tensors;
+}
+
+/* Whatever the calls of the library left on this thread. */
+static int make_current(const struct replay_pages *pages)
+{
+	return pages->gpu.cu.context_set_current(pages->gpu.context);
+}
+
 static int map_mirror(struct replay_pages *pages, char *text)
 {
 	void *memory = mmap(NULL, pages->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
@@ -62,16 +77,19 @@ static int allocate_host(struct replay_pages *pages, char *text)
 	return rc;
 }
 
-/* One stretch: the cuda_pages "layer" here is all tensors together. */
 static int allocate_cuda(struct replay_pages *pages, char *text)
 {
-	char why[200];
+	tool_device_address address;
+	int rc = tool_cuda_open(&pages->gpu, text);
 
-	if (cuda_pages_create(0, 1, pages->bytes, &pages->gpu, why) != 0) {
-		snprintf(text, TOOL_TEXT, "%s", why);
-		return TOOL_SKIPPED;
+	if (rc != TOOL_OK)
+		return rc;
+	if (pages->gpu.cu.memory_alloc(&address, pages->bytes) != 0) {
+		snprintf(text, TOOL_TEXT, "no room for %llu bytes of pages on the GPU",
+			 (unsigned long long)pages->bytes);
+		return TOOL_FAILED;
 	}
-	pages->tensors = cuda_pages_base(pages->gpu, 0);
+	pages->tensors = (uint8_t *)(uintptr_t)address;
 	return map_mirror(pages, text);
 }
 
@@ -108,7 +126,11 @@ undo:
 
 void replay_pages_destroy(struct replay_pages *pages)
 {
-	cuda_pages_destroy(pages->gpu);
+	if (on_gpu(pages) && pages->tensors != NULL) {
+		make_current(pages);
+		pages->gpu.cu.memory_free(address_of(pages));
+	}
+	tool_cuda_close(&pages->gpu);
 	if (pages->mirror != NULL)
 		munmap(pages->mirror, pages->bytes);
 	free(pages->layers);
@@ -152,16 +174,26 @@ static int copied(const char *what, int result, char *text)
 
 int replay_pages_upload(struct replay_pages *pages, char *text)
 {
-	if (pages->gpu == NULL)
+	int result;
+
+	if (!on_gpu(pages))
 		return TOOL_OK;
-	return copied("cuMemcpyHtoD", cuda_pages_upload(pages->gpu, 0, pages->mirror), text);
+	result = make_current(pages);
+	if (result == 0)
+		result = pages->gpu.cu.to_device(address_of(pages), pages->mirror, pages->bytes);
+	return copied("cuMemcpyHtoD", result, text);
 }
 
 int replay_pages_download(struct replay_pages *pages, char *text)
 {
-	if (pages->gpu == NULL)
+	int result;
+
+	if (!on_gpu(pages))
 		return TOOL_OK;
-	return copied("cuMemcpyDtoH", cuda_pages_download(pages->gpu, 0, pages->mirror), text);
+	result = make_current(pages);
+	if (result == 0)
+		result = pages->gpu.cu.to_host(pages->mirror, address_of(pages), pages->bytes);
+	return copied("cuMemcpyDtoH", result, text);
 }
 
 /* One segment of one block in its page. */
