@@ -9,6 +9,7 @@
 #include <orbitkv/orbitkv.h>
 #include "tool_child.h"
 #include "tool_pattern.h"
+#include "tool_pool.h"
 #include "tool_shape.h"
 
 #define BENCH_WAIT_MS 60000 /* longest any single operation may take */
@@ -96,15 +97,6 @@ void bench_set_fini(struct bench_set *set);
 double bench_set_us(const struct bench_set *set, enum bench_stage stage, unsigned permille);
 double bench_set_gbps(const struct bench_set *set);
 void bench_set_stages(const struct okv_stage_times *times, struct bench_sample *sample);
-
-/* ---- bench_pool.c: the threads of plain memcpy, filling and checking ---- */
-
-typedef void bench_part_fn(void *arg, uint64_t first, uint64_t last);
-
-uint32_t bench_pool_threads(void);
-/* fn over [0, count) in parts of at most grain, on as many threads as the host device uses. */
-void bench_pool_run(bench_part_fn *fn, void *arg, uint64_t count, uint64_t grain);
-void bench_pool_stop(void);
 
 /* ---- bench_child.c: this program again, as a Manager or as a client ---- */
 

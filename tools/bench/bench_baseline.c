@@ -139,7 +139,7 @@ static void copy_chunk(void *arg, uint64_t first, uint64_t last)
 
 static int contiguous_host(struct baseline *b)
 {
-	bench_pool_run(copy_chunk, b, b->direction == BENCH_BOTH ? 2 * b->bytes : b->bytes, CHUNK);
+	tool_pool_run(copy_chunk, b, b->direction == BENCH_BOTH ? 2 * b->bytes : b->bytes, CHUNK);
 	return 0;
 }
 
@@ -167,7 +167,7 @@ static int loop_host(struct baseline *b)
 
 static int memcpy_host(struct baseline *b)
 {
-	bench_pool_run(copy_rows, b, b->row_count, GRAIN_ROWS);
+	tool_pool_run(copy_rows, b, b->row_count, GRAIN_ROWS);
 	return 0;
 }
 

@@ -252,7 +252,7 @@ static void print_machine(const struct bench_config *config)
 			config->cuda->gpu.driver / 1000, config->cuda->gpu.driver % 1000 / 10,
 			config->cuda->batch != NULL ? "yes" : "no");
 	else
-		fprintf(out, "host device, %u copy threads\n", bench_pool_threads());
+		fprintf(out, "host device, %u copy threads\n", tool_pool_threads());
 	fprintf(out,
 		"GB/s of 10^9 bytes, start to drained; medians. ratio: to one contiguous copy; "
 		"x_NAME: times as fast.\n");
@@ -319,7 +319,7 @@ int main(int argc, char **argv)
 		complain(text, NULL);
 	bench_beside_close(&config);
 	bench_cuda_close(config.cuda);
-	bench_pool_stop();
+	tool_pool_stop();
 	bench_report_fini(&report);
 	free(config.specs);
 	return rc;

@@ -72,8 +72,8 @@ static int map_memory(struct bench_pages *pages, char *text)
 	pages->staging = map_shared(BENCH_HALVES * pages->half_bytes);
 	if (pages->staging == NULL)
 		return out_of_memory(text);
-	bench_pool_run(touch, pages->mirror, pages->mirror_bytes, GRAIN_BYTES);
-	bench_pool_run(touch, pages->staging, BENCH_HALVES * pages->half_bytes, GRAIN_BYTES);
+	tool_pool_run(touch, pages->mirror, pages->mirror_bytes, GRAIN_BYTES);
+	tool_pool_run(touch, pages->staging, BENCH_HALVES * pages->half_bytes, GRAIN_BYTES);
 	return TOOL_OK;
 }
 
@@ -291,7 +291,7 @@ int bench_pages_poison(struct bench_pages *pages, enum bench_half half, char *te
 			uint64_t at =
 				l * tensor_bytes(pages) + (s * BENCH_HALVES + half) * half_pages;
 
-			bench_pool_run(poison_stretch, pages->tensors + at, bytes, GRAIN_BYTES);
+			tool_pool_run(poison_stretch, pages->tensors + at, bytes, GRAIN_BYTES);
 		}
 	}
 	return TOOL_OK;
@@ -309,8 +309,8 @@ void bench_staging_poison(struct bench_pages *pages, const struct bench_rows *ro
 
 	/* Contiguous copies begin at the start of staging, and of both directions follow each
 	 * other. */
-	bench_pool_run(poison_staging, pages->staging, 2 * bytes, GRAIN_BYTES);
-	bench_pool_run(poison_staging, pages->staging + start, bytes, GRAIN_BYTES);
+	tool_pool_run(poison_staging, pages->staging, 2 * bytes, GRAIN_BYTES);
+	tool_pool_run(poison_staging, pages->staging + start, bytes, GRAIN_BYTES);
 }
 
 /* What one pass over rows needs. */
@@ -377,12 +377,12 @@ static void check_rows(void *arg, uint64_t first, uint64_t last)
 	}
 }
 
-static uint64_t run_pass(bench_part_fn *fn, struct pass *pass, uint64_t count)
+static uint64_t run_pass(tool_part_fn *fn, struct pass *pass, uint64_t count)
 {
 	uint64_t grain = GRAIN_BYTES / pass->row_bytes;
 
 	pthread_mutex_init(&pass->lock, NULL);
-	bench_pool_run(fn, pass, count, grain > 0 ? grain : 1);
+	tool_pool_run(fn, pass, count, grain > 0 ? grain : 1);
 	pthread_mutex_destroy(&pass->lock);
 	return pass->bad;
 }
@@ -454,7 +454,7 @@ static void fill_bytes(uint8_t *base, uint64_t bytes, uint32_t content)
 {
 	struct stretch s = {base, bytes, content & TOOL_MAX_ID};
 
-	bench_pool_run(fill_stretch, &s, (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES, 1);
+	tool_pool_run(fill_stretch, &s, (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES, 1);
 }
 
 int bench_stretch_to_pages(struct bench_pages *pages, uint64_t at, uint64_t bytes, uint32_t content,
@@ -464,7 +464,7 @@ int bench_stretch_to_pages(struct bench_pages *pages, uint64_t at, uint64_t byte
 
 	fill_bytes(pages->staging + at, bytes, content);
 	if (pages->gpu == 0) {
-		bench_pool_run(poison_stretch, pages->tensors + at, bytes, GRAIN_BYTES);
+		tool_pool_run(poison_stretch, pages->tensors + at, bytes, GRAIN_BYTES);
 		return TOOL_OK;
 	}
 	int result = cuda->gpu.cu.memory_set(pages->gpu + at, TOOL_POISON, bytes);
@@ -480,7 +480,7 @@ int bench_stretch_to_staging(struct bench_pages *pages, uint64_t at, uint64_t by
 	struct bench_cuda *cuda = pages->config->cuda;
 
 	fill_bytes(pages->mirror + at, bytes, content);
-	bench_pool_run(poison_staging, pages->staging + at, bytes, GRAIN_BYTES);
+	tool_pool_run(poison_staging, pages->staging + at, bytes, GRAIN_BYTES);
 	if (pages->gpu == 0)
 		return TOOL_OK;
 	return said(cuda->gpu.cu.to_device(pages->gpu + at, pages->mirror + at, bytes),

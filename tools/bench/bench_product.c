@@ -105,7 +105,7 @@ static int fill_matrices(struct product *p)
 
 	if (values == NULL)
 		return result;
-	bench_pool_run(randomize, values, bytes / 2, 1u << 16);
+	tool_pool_run(randomize, values, bytes / 2, 1u << 16);
 	result = cu->memory_alloc(&p->a, bytes);
 	if (result == 0)
 		result = cu->memory_alloc(&p->b, bytes);

@@ -216,7 +216,7 @@ void bench_report_print_json(const struct bench_config *config)
 	json_object_set_new(root, "device",
 			    json_string(config->device == OKV_DEVICE_CUDA ? "cuda" : "host"));
 	json_object_set_new(root, "version", json_integer((json_int_t)okv_version()));
-	json_object_set_new(root, "copy_threads", json_integer(bench_pool_threads()));
+	json_object_set_new(root, "copy_threads", json_integer(tool_pool_threads()));
 	if (cuda != NULL) {
 		json_object_set_new(root, "gpu", json_string(cuda->gpu.name));
 		json_object_set_new(root, "cuda_driver", json_integer(cuda->gpu.driver));

@@ -1,9 +1,10 @@
 /* [E] A few threads for plain memcpy, and for filling and checking pages. */
-#include "bench.h"
+#include "tool_pool.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,7 +19,7 @@ static struct {
 	uint32_t working;
 	uint64_t round;
 	bool quit;
-	bench_part_fn *fn;
+	tool_part_fn *fn;
 	void *arg;
 	uint64_t count;
 	uint64_t grain;
@@ -27,7 +28,7 @@ static struct {
 	  .begin = PTHREAD_COND_INITIALIZER,
 	  .end = PTHREAD_COND_INITIALIZER};
 
-uint32_t bench_pool_threads(void)
+uint32_t tool_pool_threads(void)
 {
 	cpu_set_t set;
 
@@ -73,7 +74,7 @@ static void *serve(void *arg)
 
 static void start_threads(void)
 {
-	uint32_t wanted = bench_pool_threads() - 1;
+	uint32_t wanted = tool_pool_threads() - 1;
 
 	while (pool.thread_count < wanted) {
 		if (pthread_create(&pool.threads[pool.thread_count], NULL, serve, NULL) != 0)
@@ -82,7 +83,7 @@ static void start_threads(void)
 	}
 }
 
-void bench_pool_run(bench_part_fn *fn, void *arg, uint64_t count, uint64_t grain)
+void tool_pool_run(tool_part_fn *fn, void *arg, uint64_t count, uint64_t grain)
 {
 	if (pool.thread_count == 0)
 		start_threads();
@@ -103,7 +104,7 @@ void bench_pool_run(bench_part_fn *fn, void *arg, uint64_t count, uint64_t grain
 	pthread_mutex_unlock(&pool.lock);
 }
 
-void bench_pool_stop(void)
+void tool_pool_stop(void)
 {
 	pthread_mutex_lock(&pool.lock);
 	pool.quit = true;
