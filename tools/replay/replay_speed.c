@@ -1,11 +1,8 @@
 /* [E] Restores on the host device against plain memcpy of the same rows, and lookup latency. */
 #include "replay.h"
+#include "tool_pool.h"
 
-#include <errno.h>
 #include <jansson.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +13,11 @@
 #define SPEED_MEMORY (512ull << 20) /* of the Manager: leases may pin three quarters of it */
 #define WARM_UP 2u
 #define RUNS 11u /* odd: the median is one of them */
-#define MAX_THREADS 8u
 #define TAKE_ROWS 16u
 #define LOOKUP_WARM_UP 1000u
 #define LOOKUPS 20000u
 
-/* Threads that copy the rows of a restore from a memory file of their own. */
+/* The rows of a restore, in a memory file of their own. */
 struct plain {
 	const struct replay_pages *pages; /* borrowed */
 	uint8_t *source;
@@ -29,12 +25,6 @@ struct plain {
 	uint32_t blocks;
 	uint32_t rows_per_block;
 	uint64_t row_bytes;
-	uint32_t thread_count;
-	pthread_t threads[MAX_THREADS];
-	pthread_barrier_t start;
-	pthread_barrier_t end;
-	atomic_uint next_row;
-	bool quit; /* the barriers order it */
 };
 
 struct speed {
@@ -49,16 +39,6 @@ struct speed {
 	uint64_t mismatched_bytes;
 };
 
-static uint32_t thread_count(void)
-{
-	cpu_set_t set;
-
-	if (sched_getaffinity(0, sizeof(set), &set) != 0)
-		return MAX_THREADS;
-	uint32_t count = (uint32_t)CPU_COUNT(&set);
-	return count < MAX_THREADS ? count : MAX_THREADS;
-}
-
 static void copy_row(const struct plain *plain, uint32_t row)
 {
 	uint32_t segments = plain->pages->layers[0].segment_count;
@@ -71,35 +51,18 @@ static void copy_row(const struct plain *plain, uint32_t row)
 	       plain->source + offset * plain->row_bytes, plain->row_bytes);
 }
 
-static void *copy_rows(void *arg)
+static void copy_rows(void *arg, uint64_t first, uint64_t last)
 {
-	struct plain *plain = arg;
-	uint32_t rows = plain->blocks * plain->rows_per_block;
-
-	for (;;) {
-		pthread_barrier_wait(&plain->start);
-		if (plain->quit)
-			return NULL;
-		for (;;) {
-			uint32_t row = atomic_fetch_add(&plain->next_row, TAKE_ROWS);
-			uint32_t last = row + TAKE_ROWS < rows ? row + TAKE_ROWS : rows;
-
-			if (row >= rows)
-				break;
-			for (; row < last; row++)
-				copy_row(plain, row);
-		}
-		pthread_barrier_wait(&plain->end);
-	}
+	for (uint64_t row = first; row < last; row++)
+		copy_row(arg, (uint32_t)row);
 }
 
 static uint64_t time_plain(struct plain *plain)
 {
+	uint64_t rows = (uint64_t)plain->blocks * plain->rows_per_block;
 	uint64_t start = tool_now_ns();
 
-	atomic_store(&plain->next_row, 0);
-	pthread_barrier_wait(&plain->start);
-	pthread_barrier_wait(&plain->end);
+	tool_pool_run(copy_rows, plain, rows, TAKE_ROWS);
 	return tool_now_ns() - start;
 }
 
@@ -122,39 +85,17 @@ static int map_source(struct plain *plain)
 
 static int plain_start(struct plain *plain, const struct replay_pages *pages, uint32_t blocks)
 {
-	uint32_t wanted = thread_count();
-
 	plain->pages = pages;
 	plain->blocks = blocks;
 	plain->rows_per_block = pages->model->shape.layer_count * pages->layers[0].segment_count;
 	plain->row_bytes = pages->layers[0].segment_bytes[0];
 	plain->source_bytes = plain->row_bytes * plain->rows_per_block * blocks;
-	if (map_source(plain) != 0)
-		return -1;
-	pthread_barrier_init(&plain->start, NULL, wanted + 1);
-	pthread_barrier_init(&plain->end, NULL, wanted + 1);
-	for (; plain->thread_count < wanted; plain->thread_count++) {
-		pthread_t *thread = &plain->threads[plain->thread_count];
-
-		if (pthread_create(thread, NULL, copy_rows, plain) != 0) {
-			/* The others wait at a barrier that can never fill. */
-			fprintf(stderr, "orbitkv-replay: pthread_create failed\n");
-			exit(TOOL_FAILED);
-		}
-	}
-	return 0;
+	return map_source(plain);
 }
 
 static void plain_stop(struct plain *plain)
 {
-	if (plain->source == NULL)
-		return;
-	plain->quit = true;
-	pthread_barrier_wait(&plain->start);
-	for (uint32_t i = 0; i < plain->thread_count; i++)
-		pthread_join(plain->threads[i], NULL);
-	pthread_barrier_destroy(&plain->start);
-	pthread_barrier_destroy(&plain->end);
+	tool_pool_stop();
 	munmap(plain->source, plain->source_bytes);
 }
 
@@ -310,14 +251,13 @@ static const char *pages_word(const struct speed *speed)
 static void print_json(const struct speed *speed, double restore, double plain, double p50,
 		       double p99)
 {
-	json_t *out =
-		json_pack("{s:s, s:s, s:s, s:I, s:i, s:i, s:f, s:f, s:f, s:i, s:f, s:f, s:I}",
-			  "model", speed->config->model.shape.model.name, "device", "host", "pages",
-			  pages_word(speed), "bytes", (json_int_t)speed->plain.source_bytes,
-			  "threads", (int)speed->plain.thread_count, "runs", (int)RUNS,
-			  "restore_gbps", restore, "memcpy_gbps", plain, "ratio", restore / plain,
-			  "lookups", (int)LOOKUPS, "lookup_p50_us", p50, "lookup_p99_us", p99,
-			  "mismatched_bytes", (json_int_t)speed->mismatched_bytes);
+	json_t *out = json_pack(
+		"{s:s, s:s, s:s, s:I, s:i, s:i, s:f, s:f, s:f, s:i, s:f, s:f, s:I}", "model",
+		speed->config->model.shape.model.name, "device", "host", "pages", pages_word(speed),
+		"bytes", (json_int_t)speed->plain.source_bytes, "threads", (int)tool_pool_threads(),
+		"runs", (int)RUNS, "restore_gbps", restore, "memcpy_gbps", plain, "ratio",
+		restore / plain, "lookups", (int)LOOKUPS, "lookup_p50_us", p50, "lookup_p99_us",
+		p99, "mismatched_bytes", (json_int_t)speed->mismatched_bytes);
 
 	json_dumpf(out, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 	putchar('\n');
@@ -338,8 +278,8 @@ static void print(struct speed *speed)
 	}
 	printf("%s, %u blocks, %.1f MB in rows of %llu bytes, %s pages, %u threads, median of %u\n",
 	       speed->config->model.shape.model.name, speed->blocks, bytes / 1e6,
-	       (unsigned long long)speed->plain.row_bytes, pages_word(speed),
-	       speed->plain.thread_count, RUNS);
+	       (unsigned long long)speed->plain.row_bytes, pages_word(speed), tool_pool_threads(),
+	       RUNS);
 	printf("%-18s%.2f GB/s\n", "restore", restore);
 	printf("%-18s%.2f GB/s\n", "plain memcpy", plain);
 	printf("%-18s%.3f\n", "ratio", restore / plain);
