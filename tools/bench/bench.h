@@ -105,7 +105,7 @@ int bench_manager_start(uint64_t memory_bytes, uint32_t flags, struct tool_manag
 			char *text);
 uint64_t bench_anonymous_bytes(pid_t pid); /* resident, not shared */
 /* main() of a child, for argv[1] that starts with TOOL_CHILD. */
-#define BENCH_CHILD_CLIENT TOOL_CHILD "client"
+#define BENCH_CHILD_CLIENT "@client"
 int bench_child_main(int argc, char **argv);
 
 /* ---- bench_report.c: what was measured ---- */

@@ -287,7 +287,7 @@ int main(int argc, char **argv)
 	int rc;
 	int id;
 
-	if (argc > 1 && strncmp(argv[1], TOOL_CHILD, strlen(TOOL_CHILD)) == 0)
+	if (argc > 1 && argv[1][0] == TOOL_CHILD)
 		return bench_child_main(argc, argv);
 	while ((id = getopt_long(argc, argv, "", options, &which)) != -1) {
 		if (id == OPT_HELP) {

@@ -11,8 +11,8 @@
  * The main() of a tool hands over to a child's as soon as argv[1] is TOOL_CHILD_MANAGER, and leaves
  * names that start so to children of its own.
  */
-#define TOOL_CHILD "@"
-#define TOOL_CHILD_MANAGER TOOL_CHILD "manager"
+#define TOOL_CHILD '@'
+#define TOOL_CHILD_MANAGER "@manager"
 
 struct tool_manager {
 	pid_t pid;

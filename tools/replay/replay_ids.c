@@ -87,9 +87,11 @@ static int compare(const void *a, const void *b)
 static int refuse_repeated(const struct replay_ids *ids, char *text)
 {
 	struct place places[OKV_MAX_BLOCKS];
+	uint32_t last = 0;
 
-	for (uint32_t i = 0; i < ids->count; i++)
-		places[i] = (struct place){ids->ids[i], i};
+	do
+		places[last] = (struct place){ids->ids[last], last};
+	while (++last < ids->count);
 	qsort(places, ids->count, sizeof(*places), compare);
 	for (uint32_t i = 1; i < ids->count; i++) {
 		if (places[i].id != places[i - 1].id)

@@ -178,7 +178,7 @@ static int time_restore(struct speed *speed, uint64_t *ret_ns)
 static int time_copies(struct speed *speed)
 {
 	for (uint32_t i = 0; i < WARM_UP + RUNS; i++) {
-		uint64_t restore_ns;
+		uint64_t restore_ns = 0;
 		uint64_t plain_ns;
 
 		if (tool_stopped() != 0)
