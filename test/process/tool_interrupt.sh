@@ -1,9 +1,10 @@
 #!/bin/sh
-# ^C and SIGTERM end orbitkv-replay, its Manager and its engines, and leave nothing behind.
-# usage: replay_interrupt.sh ORBITKV_REPLAY
+# ^C and SIGTERM end orbitkv-replay, its Manager and its engines, and leave nothing behind; nor does
+# SIGKILL of orbitkv-bench.
+# usage: tool_interrupt.sh ORBITKV_REPLAY ORBITKV_BENCH
 set -u
 
-replay=$1
+replay=$1 bench=$2
 failed=0
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
@@ -31,6 +32,11 @@ children() {
 	cat "/proc/$pid/task/$pid/children" 2>/dev/null
 }
 
+# The last argument of the first child.
+manager_socket() {
+	tr '\0' '\n' <"/proc/${1%% *}/cmdline" | tail -n 1
+}
+
 # A trace that nobody writes any more.
 mkfifo "$tmp/trace"
 setsid "$replay" --trace "$tmp/trace" --memory 16M >"$tmp/table" 2>"$tmp/said" &
@@ -50,7 +56,7 @@ stops() {
 	pid=$!
 	while [ "$(children | wc -w)" -lt 3 ] && kill -0 "$pid" 2>/dev/null; do :; done
 	all=$(children)
-	socket=$(tr '\0' '\n' <"/proc/${all%% *}/cmdline" | tail -n 1)
+	socket=$(manager_socket "$all")
 	case $socket in
 	/tmp/orbitkv-replay-*/manager.sock) ;;
 	*) fail "the first child is no Manager: $socket" ;;
@@ -66,5 +72,21 @@ stops() {
 stops INT 130 interrupted
 stops TERM 143 terminated
 
-[ "$failed" -eq 0 ] && echo "an interrupted replay says so and leaves nothing behind"
+# Nobody is left to stop the Manager or to remove its folder, but the Manager itself.
+"$bench" --quick --case geometry >/dev/null 2>&1 &
+pid=$!
+socket=
+while [ ! -S "$socket" ] && kill -0 "$pid" 2>/dev/null; do
+	all=$(children)
+	[ -z "$all" ] || socket=$(manager_socket "$all" 2>/dev/null)
+done
+case $socket in
+/tmp/orbitkv-bench-*/manager.sock) ;;
+*) fail "orbitkv-bench has no Manager: $socket" ;;
+esac
+kill -s KILL "$pid"
+wait "$pid" 2>/dev/null
+while [ -e "${socket%/*}" ]; do :; done
+
+[ "$failed" -eq 0 ] && echo "interrupted programs say so and leave nothing behind"
 exit "$failed"
