@@ -3,7 +3,7 @@
 # usage: replay_traces.sh ORBITKV_REPLAY
 set -u
 
-replay=$1
+replay=$(realpath "$1")
 failed=0
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT

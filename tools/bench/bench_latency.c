@@ -355,6 +355,8 @@ int bench_case_first_layer(const struct bench_config *config, char *text)
 	uint32_t blocks = config->quick && config->cuda == NULL ? 8 : 64;
 	int rc = TOOL_OK;
 
+	if (bench_part_first_layer(config, 0, NULL) == NULL)
+		bench_report_skip(config->report, "first-layer", "none of its models is there");
 	local.spread = true;
 	local.max_runs = MAX_RUNS - 200;
 	local.set_ns = config->quick ? 30000000u : 500000000u;

@@ -191,7 +191,7 @@ static void list(const struct bench_config *config)
 	for (size_t i = 0; i < CASES; i++)
 		printf("%-12s %s\n", cases[i].name, cases[i].about);
 	for (size_t i = 0; i < CASES; i++) {
-		if (cases[i].part == NULL)
+		if (cases[i].part == NULL || cases[i].part(config, 0, buffer) == NULL)
 			continue;
 		printf("\nparts of %s:", cases[i].name);
 		for (uint32_t part = 0; cases[i].part(config, part, buffer) != NULL; part++)
