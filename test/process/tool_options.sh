@@ -78,6 +78,14 @@ refuses 'orbitkv-replay: unable to open nofile: No such file' \
 refuses 'orbitkv-replay: no model "a" is built in; there are: qwen3-8b ' \
 	"$replay" --trace "$tmp/trace" --model a
 
+printf '{"models": [{"name": "a", "layers": 1, "segments": 2, %s}]}' \
+	'"segment_bytes_per_token": 8, "block_tokens": 16' >"$tmp/models"
+"$bench" --quick --models "$tmp/models" --case first-layer |
+	grep -q 'not measured: none of its models is there' || {
+	echo "FAILED: first-layer of other models says nothing"
+	failed=1
+}
+
 # Does the Manager serve so many bytes for this size? Usage: serves SIZE BYTES
 serves() {
 	"$manager" --socket "$tmp/manager.sock" --memory "$1" --shard "$1" >"$tmp/said" 2>"$tmp/log" &
