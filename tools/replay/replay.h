@@ -140,7 +140,7 @@ void replay_engine_close(struct replay_engine *engine);
 void replay_engine_run(struct replay_engine *engine, uint32_t index,
 		       struct replay_outcome *ret_outcome);
 
-/* ---- replay_manager.c: how much memory the Manager gets ---- */
+/* ---- replay_model.c again: how much memory the Manager gets ---- */
 
 /* Memory options that give config->blocks blocks, or config->memory_bytes. */
 void replay_manager_options(const struct replay_config *config, struct okv_manager_options *opts);
