@@ -3,7 +3,7 @@
 #define ORBITKV_VERSION_H
 
 #define OKV_VERSION_MAJOR 0
-#define OKV_VERSION_MINOR 1
+#define OKV_VERSION_MINOR 2
 #define OKV_VERSION_PATCH 0
 
 /* Marks what libkv.so exports. test/lint/exports.sh compares the marks with the symbol map. */

@@ -162,7 +162,7 @@ class Ours(Job):
     def __init__(self, args, blocks, path):
         super().__init__(args, blocks)
         os.environ["ORBITKV_COPY"] = path
-        self.lib, self.error = C.CDLL(args.build + "/lib/libkv.so.0"), Error()
+        self.lib, self.error = C.CDLL(args.build + "/lib/libkv.so"), Error()
         socket = "/tmp/measure-peers.%d.sock" % os.getpid()
         manager = [args.build + "/orbitkv-manager", "--memory", "%dM" % max(64, 4 * blocks * BLOCK >> 20), "--socket", socket]
         manager += ["--spin-us", str(args.manager_spin_us)] if args.manager_spin_us is not None else []
