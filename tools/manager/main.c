@@ -1,25 +1,20 @@
-/* [M] The orbitkv-manager program: serve, and status. Built on the public headers alone. */
+/* [M] The orbitkv-manager program: its options and verbs. Built on the public headers alone. */
 #include <orbitkv/manager.h>
 #include <orbitkv/version.h>
 #include "tool_size.h"
 
 #include <errno.h>
 #include <getopt.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "verbs.h"
 
 #define MAX_UIDS 64u
 #define EXIT_USAGE 2
 #define MAX_SPIN_US 1000000u
 #define MAX_TTL_SECONDS 4000000u /* in a number of milliseconds */
-
-static struct okv_manager *serving;
-static _Atomic int stop_signal;
 
 static const char usage_text[] =
 	"Usage: orbitkv-manager [serve] [options]     hold the cache of this host\n"
@@ -236,213 +231,6 @@ static int parse(int argc, char **argv, const struct option *known, struct argum
 	return -1;
 }
 
-/* ---- serve ---- */
-
-static void log_line(void *arg, enum okv_log_level level, const char *line)
-{
-	static const char *const words[] = {"error", "warning", "info", "debug"};
-	struct timespec now;
-	struct tm tm;
-	char stamp[32];
-
-	(void)arg;
-	if (level == OKV_LOG_DEBUG)
-		return;
-	clock_gettime(CLOCK_REALTIME, &now);
-	gmtime_r(&now.tv_sec, &tm);
-	strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%S", &tm);
-	fprintf(stderr, "%s.%03ldZ %s: %s\n", stamp, now.tv_nsec / 1000000, words[level], line);
-}
-
-/* Called from the threads that touch memory. */
-static void show_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
-{
-	static _Atomic uint64_t shown;
-	uint64_t percent = total_bytes ? done_bytes * 100 / total_bytes : 100;
-	uint64_t before = atomic_load(&shown);
-
-	(void)arg;
-	if (percent <= before || !atomic_compare_exchange_strong(&shown, &before, percent))
-		return;
-	fprintf(stderr, "\rpreparing memory: %3llu%%%s", (unsigned long long)percent,
-		percent == 100 ? "\n" : "");
-}
-
-static void on_signal(int signal_number)
-{
-	atomic_store(&stop_signal, signal_number);
-	okv_manager_stop(serving);
-}
-
-static void handle_signals(void)
-{
-	struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-
-	sigemptyset(&action.sa_mask);
-	sigaction(SIGTERM, &action, NULL);
-	sigaction(SIGINT, &action, NULL);
-}
-
-static int fail(const struct okv_error *err)
-{
-	char line[320];
-
-	snprintf(line, sizeof(line), "%s: %s", okv_status_name(err->status), err->text);
-	log_line(NULL, OKV_LOG_ERROR, line);
-	return EXIT_FAILURE;
-}
-
-static void say_ready(struct okv_manager *m, const char *socket_path)
-{
-	struct okv_manager_status st;
-	char path[4096];
-
-	if (!socket_path) {
-		okv_default_socket_path(path, sizeof(path));
-		socket_path = path;
-	}
-	okv_manager_status_get(m, &st);
-	printf("ready: socket %s, %llu arenas, %llu bytes, control memory %llu bytes per session\n",
-	       socket_path, (unsigned long long)st.arenas, (unsigned long long)st.bytes_total,
-	       (unsigned long long)st.control_bytes);
-	fflush(stdout);
-}
-
-static int serve(struct arguments *args)
-{
-	struct okv_error err;
-	struct okv_manager *m;
-	char line[96];
-
-	/* A path that cannot be served is cheaper to learn of before the memory is touched. */
-	if (okv_manager_check_socket(args->socket, &err))
-		return fail(&err);
-	args->options.log = log_line;
-	if (isatty(STDERR_FILENO))
-		args->options.progress = show_progress;
-	/* A size without a unit, most likely. */
-	if (args->options.memory_bytes < 1u << 20)
-		log_line(NULL, OKV_LOG_WARN,
-			 "--memory is in bytes, or with K, M, G or T: this is less than one MiB");
-	snprintf(line, sizeof(line), "preparing %llu bytes of memory",
-		 (unsigned long long)args->options.memory_bytes);
-	log_line(NULL, OKV_LOG_INFO, line);
-	if (okv_manager_create(&args->options, &m, &err))
-		return fail(&err);
-	serving = m;
-	handle_signals();
-	int rc = okv_manager_listen(m, args->socket, &err);
-	if (!rc) {
-		say_ready(m, args->socket);
-		rc = okv_manager_run(m, &err);
-	}
-	/* From here on a signal has nothing left to stop. */
-	signal(SIGTERM, SIG_IGN);
-	signal(SIGINT, SIG_IGN);
-	okv_manager_destroy(m);
-	if (rc == OKV_E_BUSY && atomic_load(&stop_signal)) {
-		fail(&err);
-		return 128 + atomic_load(&stop_signal);
-	}
-	if (rc)
-		return fail(&err);
-	log_line(NULL, OKV_LOG_INFO, "drained");
-	return EXIT_SUCCESS;
-}
-
-/* ---- status ---- */
-
-struct field {
-	const char *name;
-	size_t offset;
-	bool is_bytes;
-};
-
-#define FIELD(name, is_bytes)                                              \
-	{                                                                  \
-#name, offsetof(struct okv_manager_status, name), is_bytes \
-	}
-
-static const struct field fields[] = {
-	FIELD(epoch, false),
-	FIELD(uptime_ms, false),
-	FIELD(sessions, false),
-	FIELD(sessions_retained, false),
-	FIELD(namespaces, false),
-	FIELD(bindings, false),
-	FIELD(arenas, false),
-	FIELD(bytes_total, true),
-	FIELD(bytes_free, true),
-	FIELD(bytes_used, true),
-	FIELD(bytes_quarantined, true),
-	FIELD(bytes_pinned, true),
-	FIELD(blocks, false),
-	FIELD(blocks_partial, false),
-	FIELD(leases, false),
-	FIELD(lookups, false),
-	FIELD(lookup_keys, false),
-	FIELD(lookup_hits, false),
-	FIELD(evictions, false),
-	FIELD(published_blocks, false),
-	FIELD(restored_blocks, false),
-	FIELD(ops_preparing, false),
-	FIELD(ops_granted, false),
-	FIELD(ops_active, false),
-	FIELD(ops_quarantined, false),
-	FIELD(ops_done, false),
-	FIELD(ops_reaped, false),
-	FIELD(ops_revoked, false),
-	FIELD(ops_refused, false),
-	FIELD(control_bytes, true),
-	FIELD(wakeups, false),
-};
-#define FIELD_COUNT (sizeof(fields) / sizeof(fields[0]))
-_Static_assert(FIELD_COUNT * sizeof(uint64_t) == sizeof(struct okv_manager_status),
-	       "every counter is shown");
-
-static uint64_t value_of(const struct okv_manager_status *st, const struct field *field)
-{
-	uint64_t value;
-
-	memcpy(&value, (const char *)st + field->offset, sizeof(value));
-	return value;
-}
-
-static void print_json(const struct okv_manager_status *st)
-{
-	for (size_t k = 0; k < FIELD_COUNT; k++)
-		printf("%s\"%s\": %llu", k ? ", " : "{", fields[k].name,
-		       (unsigned long long)value_of(st, &fields[k]));
-	puts("}");
-}
-
-static void print_table(const struct okv_manager_status *st)
-{
-	for (size_t k = 0; k < FIELD_COUNT; k++) {
-		uint64_t value = value_of(st, &fields[k]);
-		printf("%-18s %20llu", fields[k].name, (unsigned long long)value);
-		if (fields[k].is_bytes && value >= 1u << 20)
-			printf("  %.1f MiB", (double)value / (1 << 20));
-		putchar('\n');
-	}
-}
-
-static int status(const struct arguments *args)
-{
-	struct okv_manager_status st;
-	struct okv_error err;
-
-	if (okv_manager_status_query(args->socket, 5000, &st, &err)) {
-		fprintf(stderr, "orbitkv-manager: %s: %s\n", okv_status_name(err.status), err.text);
-		return EXIT_FAILURE;
-	}
-	if (args->json)
-		print_json(&st);
-	else
-		print_table(&st);
-	return EXIT_SUCCESS;
-}
-
 int main(int argc, char **argv)
 {
 	struct arguments args = {.socket = NULL};
@@ -458,5 +246,6 @@ int main(int argc, char **argv)
 	int code = parse(argc, argv, asks_status ? options_status : options_serve, &args);
 	if (code >= 0)
 		return code;
-	return asks_status ? status(&args) : serve(&args);
+	return asks_status ? verb_status(args.socket, args.json)
+			   : verb_serve(args.socket, &args.options);
 }

@@ -1,0 +1,124 @@
+/* [M] orbitkv-manager serve: hold the cache until a signal ends it. */
+#include "verbs.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct okv_manager *serving;
+static _Atomic int stop_signal;
+
+static void log_line(void *arg, enum okv_log_level level, const char *line)
+{
+	static const char *const words[] = {"error", "warning", "info", "debug"};
+	struct timespec now;
+	struct tm tm;
+	char stamp[32];
+
+	(void)arg;
+	if (level == OKV_LOG_DEBUG)
+		return;
+	clock_gettime(CLOCK_REALTIME, &now);
+	gmtime_r(&now.tv_sec, &tm);
+	strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%S", &tm);
+	fprintf(stderr, "%s.%03ldZ %s: %s\n", stamp, now.tv_nsec / 1000000, words[level], line);
+}
+
+/* Called from the threads that touch memory. */
+static void show_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+	static _Atomic uint64_t shown;
+	uint64_t percent = total_bytes ? done_bytes * 100 / total_bytes : 100;
+	uint64_t before = atomic_load(&shown);
+
+	(void)arg;
+	if (percent <= before || !atomic_compare_exchange_strong(&shown, &before, percent))
+		return;
+	fprintf(stderr, "\rpreparing memory: %3llu%%%s", (unsigned long long)percent,
+		percent == 100 ? "\n" : "");
+}
+
+static void on_signal(int signal_number)
+{
+	atomic_store(&stop_signal, signal_number);
+	okv_manager_stop(serving);
+}
+
+static void handle_signals(void)
+{
+	struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+
+	sigemptyset(&action.sa_mask);
+	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGINT, &action, NULL);
+}
+
+static int fail(const struct okv_error *err)
+{
+	char line[320];
+
+	snprintf(line, sizeof(line), "%s: %s", okv_status_name(err->status), err->text);
+	log_line(NULL, OKV_LOG_ERROR, line);
+	return EXIT_FAILURE;
+}
+
+static void say_ready(struct okv_manager *m, const char *socket_path)
+{
+	struct okv_manager_status st;
+	char path[4096];
+
+	if (!socket_path) {
+		okv_default_socket_path(path, sizeof(path));
+		socket_path = path;
+	}
+	okv_manager_status_get(m, &st);
+	printf("ready: socket %s, %llu arenas, %llu bytes, control memory %llu bytes per session\n",
+	       socket_path, (unsigned long long)st.arenas, (unsigned long long)st.bytes_total,
+	       (unsigned long long)st.control_bytes);
+	fflush(stdout);
+}
+
+int verb_serve(const char *socket, struct okv_manager_options *options)
+{
+	struct okv_error err;
+	struct okv_manager *m;
+	char line[96];
+
+	/* A path that cannot be served is cheaper to learn of before the memory is touched. */
+	if (okv_manager_check_socket(socket, &err))
+		return fail(&err);
+	options->log = log_line;
+	if (isatty(STDERR_FILENO))
+		options->progress = show_progress;
+	/* A size without a unit, most likely. */
+	if (options->memory_bytes < 1u << 20)
+		log_line(NULL, OKV_LOG_WARN,
+			 "--memory is in bytes, or with K, M, G or T: this is less than one MiB");
+	snprintf(line, sizeof(line), "preparing %llu bytes of memory",
+		 (unsigned long long)options->memory_bytes);
+	log_line(NULL, OKV_LOG_INFO, line);
+	if (okv_manager_create(options, &m, &err))
+		return fail(&err);
+	serving = m;
+	handle_signals();
+	int rc = okv_manager_listen(m, socket, &err);
+	if (!rc) {
+		say_ready(m, socket);
+		rc = okv_manager_run(m, &err);
+	}
+	/* From here on a signal has nothing left to stop. */
+	signal(SIGTERM, SIG_IGN);
+	signal(SIGINT, SIG_IGN);
+	okv_manager_destroy(m);
+	if (rc == OKV_E_BUSY && atomic_load(&stop_signal)) {
+		fail(&err);
+		return 128 + atomic_load(&stop_signal);
+	}
+	if (rc)
+		return fail(&err);
+	log_line(NULL, OKV_LOG_INFO, "drained");
+	return EXIT_SUCCESS;
+}
