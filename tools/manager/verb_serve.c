@@ -1,6 +1,9 @@
 /* [M] orbitkv-manager serve: hold the cache until a signal ends it. */
 #include "verbs.h"
 
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,8 +11,14 @@
 #include <time.h>
 #include <unistd.h>
 
-static struct okv_manager *serving;
+static struct okv_manager *_Atomic serving;
 static _Atomic int stop_signal;
+
+static _Atomic unsigned asked; /* bit n: signal n came */
+static sem_t questions;
+static pthread_t answerer;
+static bool answering;
+static _Atomic bool ending;
 
 static void log_line(void *arg, enum okv_log_level level, const char *line)
 {
@@ -44,16 +53,88 @@ static void show_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 static void on_signal(int signal_number)
 {
 	atomic_store(&stop_signal, signal_number);
-	okv_manager_stop(serving);
+	okv_manager_stop(atomic_load(&serving));
 }
 
-static void handle_signals(void)
+static void handle_stop_signals(void)
 {
 	struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
 
 	sigemptyset(&action.sa_mask);
 	sigaction(SIGTERM, &action, NULL);
 	sigaction(SIGINT, &action, NULL);
+}
+
+static void log_status(void)
+{
+	struct okv_manager *m = atomic_load(&serving);
+	struct okv_manager_status st;
+	char line[256];
+
+	if (okv_manager_status_get(m, &st)) {
+		log_line(NULL, OKV_LOG_INFO, "status: memory is being prepared");
+		return;
+	}
+	snprintf(line, sizeof(line),
+		 "status: bytes_used %llu of %llu, bytes_pinned %llu, bytes_quarantined %llu, "
+		 "blocks %llu, sessions %llu, sessions_retained %llu, ops_active %llu",
+		 (unsigned long long)st.bytes_used, (unsigned long long)st.bytes_total,
+		 (unsigned long long)st.bytes_pinned, (unsigned long long)st.bytes_quarantined,
+		 (unsigned long long)st.blocks, (unsigned long long)st.sessions,
+		 (unsigned long long)st.sessions_retained, (unsigned long long)st.ops_active);
+	log_line(NULL, OKV_LOG_INFO, line);
+}
+
+static void on_question(int signal_number)
+{
+	int saved = errno;
+
+	atomic_fetch_or(&asked, 1u << signal_number);
+	sem_post(&questions);
+	errno = saved;
+}
+
+/* Signals that stop nothing. A thread answers them, for no handler may write to the log. */
+static void *answer_signals(void *arg)
+{
+	(void)arg;
+	for (;;) {
+		while (sem_wait(&questions))
+			;
+		if (atomic_load(&ending))
+			return NULL;
+		unsigned now = atomic_exchange(&asked, 0);
+		if (now & 1u << SIGHUP)
+			log_line(NULL, OKV_LOG_INFO, "SIGHUP: there is nothing to reload");
+		if (now & (1u << SIGUSR1 | 1u << SIGUSR2))
+			log_status();
+	}
+}
+
+/* First of all: memory may take minutes to prepare. */
+static void start_answering(void)
+{
+	static const int signals[] = {SIGHUP, SIGUSR1, SIGUSR2};
+	/* Handlers, not a mask for sigwait(): liburcu's threads unblock SIGUSR1. */
+	struct sigaction action = {.sa_handler = on_question, .sa_flags = SA_RESTART};
+
+	/* A log that nobody reads any more is no reason to end the cache. */
+	signal(SIGPIPE, SIG_IGN);
+	sem_init(&questions, 0, 0);
+	sigemptyset(&action.sa_mask);
+	for (size_t k = 0; k < sizeof(signals) / sizeof(signals[0]); k++)
+		sigaction(signals[k], &action, NULL);
+	answering = !pthread_create(&answerer, NULL, answer_signals, NULL);
+	if (!answering)
+		log_line(NULL, OKV_LOG_WARN, "SIGHUP, SIGUSR1 and SIGUSR2 get no answer");
+}
+
+static void stop_answering(void)
+{
+	atomic_store(&ending, true);
+	sem_post(&questions);
+	if (answering)
+		pthread_join(answerer, NULL);
 }
 
 static int fail(const struct okv_error *err)
@@ -87,6 +168,7 @@ int verb_serve(const char *socket, struct okv_manager_options *options)
 	struct okv_manager *m;
 	char line[96];
 
+	start_answering();
 	/* A path that cannot be served is cheaper to learn of before the memory is touched. */
 	if (okv_manager_check_socket(socket, &err))
 		return fail(&err);
@@ -102,8 +184,8 @@ int verb_serve(const char *socket, struct okv_manager_options *options)
 	log_line(NULL, OKV_LOG_INFO, line);
 	if (okv_manager_create(options, &m, &err))
 		return fail(&err);
-	serving = m;
-	handle_signals();
+	atomic_store(&serving, m);
+	handle_stop_signals();
 	int rc = okv_manager_listen(m, socket, &err);
 	if (!rc) {
 		say_ready(m, socket);
@@ -112,6 +194,7 @@ int verb_serve(const char *socket, struct okv_manager_options *options)
 	/* From here on a signal has nothing left to stop. */
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGINT, SIG_IGN);
+	stop_answering();
 	okv_manager_destroy(m);
 	if (rc == OKV_E_BUSY && atomic_load(&stop_signal)) {
 		fail(&err);
