@@ -1,6 +1,13 @@
-/* What orbitkv-manager makes of its surroundings: signals and a log unread. */
+/* What orbitkv-manager makes of its surroundings: signals, closed descriptors, a log unread. */
 #include <check.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "process/child.h"
@@ -39,6 +46,60 @@ START_TEST(a_log_that_nobody_reads_ends_nothing)
 }
 END_TEST
 
+static pid_t start_closed(const char *socket_path)
+{
+	const char *binary = getenv("ORBITKV_MANAGER");
+	pid_t pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (int fd = 0; fd <= 2; fd++)
+			close(fd);
+		execl(binary, binary, "--socket", socket_path, "--memory", "64M", (char *)NULL);
+		_exit(127);
+	}
+	return pid;
+}
+
+/* It says nothing, so that it is asked until it answers. */
+static void await_answer(pid_t pid, const char *socket_path)
+{
+	struct okv_manager_status st;
+	struct timespec start, now;
+	int status;
+	clock_gettime(CLOCK_MONOTONIC, &start);
+	do {
+		if (!okv_manager_status_query(socket_path, 10000, &st, NULL))
+			return;
+		ck_assert_int_eq(waitpid(pid, &status, WNOHANG), 0);
+		sched_yield();
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while (now.tv_sec - start.tv_sec < 20);
+	ck_abort_msg("no Manager at %s", socket_path);
+}
+
+START_TEST(closed_standard_files_become_dev_null)
+{
+	char dir[] = "/tmp/orbitkv-test-XXXXXX", path[64], link[64], file[64];
+	int status;
+	ck_assert(mkdtemp(dir) != NULL);
+	snprintf(path, sizeof(path), "%s/s", dir);
+	pid_t pid = start_closed(path);
+	await_answer(pid, path);
+	for (int fd = 0; fd <= 2; fd++) {
+		snprintf(link, sizeof(link), "/proc/%d/fd/%d", (int)pid, fd);
+		ssize_t n = readlink(link, file, sizeof(file) - 1);
+		ck_assert_int_gt(n, 0);
+		file[n] = 0;
+		ck_assert_str_eq(file, "/dev/null");
+	}
+	ck_assert_int_eq(kill(pid, SIGTERM), 0);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+	ck_assert_int_eq(rmdir(dir), 0);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("daemon");
@@ -46,6 +107,7 @@ int main(void)
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, signals_that_stop_nothing_get_a_line_or_none);
 	tcase_add_test(t, a_log_that_nobody_reads_ends_nothing);
+	tcase_add_test(t, closed_standard_files_become_dev_null);
 	suite_add_tcase(s, t);
 	return kv_suite_run(s);
 }

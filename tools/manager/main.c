@@ -4,10 +4,12 @@
 #include "tool_size.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "verbs.h"
 
@@ -231,12 +233,25 @@ static int parse(int argc, char **argv, const struct option *known, struct argum
 	return -1;
 }
 
+/* A file opened later would take the place of one that is closed, and get the log written to it. */
+static bool open_standard_files(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+			return false;
+	return true;
+}
+
 int main(int argc, char **argv)
 {
 	struct arguments args = {.socket = NULL};
 	bool asks_status = argc > 1 && !strcmp(argv[1], "status");
 	bool has_verb = asks_status || (argc > 1 && !strcmp(argv[1], "serve"));
 
+	if (!open_standard_files()) {
+		perror("orbitkv-manager: /dev/null");
+		return EXIT_FAILURE;
+	}
 	okv_manager_options_init(&args.options);
 	if (has_verb) {
 		argv[1] = argv[0];
