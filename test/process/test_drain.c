@@ -169,7 +169,9 @@ static uint64_t number_of(const char *text, const char *format, const char *name
 	const char *at = strstr(text, what);
 	ck_assert_msg(at != NULL, "no %s in %s", what, text);
 	unsigned long long value = 0;
-	ck_assert_int_eq(sscanf(at + strlen(what), " %llu", &value), 1);
+	at += strlen(what);
+	at += strspn(at, " \"");
+	ck_assert_int_eq(sscanf(at, "%llu", &value), 1);
 	return value;
 }
 
@@ -183,6 +185,17 @@ static void check_status(const char *text, const char *format, const struct okv_
 	ck_assert_uint_eq(number_of(text, format, "blocks"), s->blocks);
 	ck_assert_uint_eq(number_of(text, format, "published_blocks"), s->published_blocks);
 	ck_assert_uint_eq(number_of(text, format, "control_bytes"), s->control_bytes);
+}
+
+/* Every value: the epoch is a string, and no number is beyond what a double holds. */
+static void check_json_numbers(const char *text, uint64_t epoch)
+{
+	char expected[64];
+	snprintf(expected, sizeof(expected), "{\"epoch\": \"%llu\",", (unsigned long long)epoch);
+	ck_assert_msg(!strncmp(text, expected, strlen(expected)), "%s", text);
+	for (const char *at = text; (at = strstr(at, "\": ")); at++)
+		if (at[3] != '"')
+			ck_assert_msg(strtoull(at + 3, NULL, 10) <= 1ull << 53, "%s", at);
 }
 
 START_TEST(status_says_what_the_library_says)
@@ -205,6 +218,7 @@ START_TEST(status_says_what_the_library_says)
 	check_status(said, "\n%s ", &s);
 	ck_assert_int_eq(RUN(said, "status", "--json", "--socket", m.socket_path), 0);
 	check_status(said, "\"%s\":", &s);
+	check_json_numbers(said, s.epoch);
 	size_t n = strlen(said);
 	ck_assert(said[0] == '{' && n > 2 && !strcmp(said + n - 2, "}\n"));
 	ck_assert(strchr(said, '}') == said + n - 2);

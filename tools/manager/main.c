@@ -48,7 +48,7 @@ static const char usage_text[] =
 	"with 128 + its number.\n"
 	"\n"
 	"status:\n"
-	"  --json            every counter, as one JSON object\n";
+	"  --json            every counter, as one JSON object; numbers above 2^53 as strings\n";
 
 /* ---- arguments ---- */
 

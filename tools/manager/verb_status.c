@@ -2,6 +2,7 @@
 #include "verbs.h"
 
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,11 +63,24 @@ static uint64_t value_of(const struct okv_manager_status *st, const struct field
 	return value;
 }
 
+/*
+ * Most readers of JSON keep numbers as doubles, and others refuse those beyond 63 bits. The epoch
+ * is 64 random bits, and a string even when they are few, so that its type stays the same.
+ */
+static bool is_json_string(const struct field *field, uint64_t value)
+{
+	return field->offset == offsetof(struct okv_manager_status, epoch) || value > UINT64_C(1)
+											      << 53;
+}
+
 static void print_json(const struct okv_manager_status *st)
 {
-	for (size_t k = 0; k < FIELD_COUNT; k++)
-		printf("%s\"%s\": %llu", k ? ", " : "{", fields[k].name,
-		       (unsigned long long)value_of(st, &fields[k]));
+	for (size_t k = 0; k < FIELD_COUNT; k++) {
+		uint64_t value = value_of(st, &fields[k]);
+		const char *quote = is_json_string(&fields[k], value) ? "\"" : "";
+		printf("%s\"%s\": %s%llu%s", k ? ", " : "{", fields[k].name, quote,
+		       (unsigned long long)value, quote);
+	}
 	puts("}");
 }
 
