@@ -261,3 +261,26 @@ int process_run(const char *const *argv, const char *const *env, char *output, s
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	return status;
 }
+
+int manager_run(const char *const *args, const char *const *env, char *said, size_t size)
+{
+	const char *argv[16] = {getenv("ORBITKV_MANAGER")};
+	for (int n = 1; *args && n < 15; args++)
+		argv[n++] = *args;
+	int status = process_run(argv, env, said, size);
+	ck_assert_msg(WIFEXITED(status), "ended by signal %d: %s", WTERMSIG(status), said);
+	return WEXITSTATUS(status);
+}
+
+uint64_t number_of(const char *text, const char *format, const char *name)
+{
+	char what[64];
+	snprintf(what, sizeof(what), format, name);
+	const char *at = strstr(text, what);
+	ck_assert_msg(at != NULL, "no %s in %s", what, text);
+	unsigned long long value = 0;
+	at += strlen(what);
+	at += strspn(at, " \"");
+	ck_assert_int_eq(sscanf(at, "%llu", &value), 1);
+	return value;
+}

@@ -61,5 +61,15 @@ void manager_drain(struct kv_manager *m);
  * NULL-ended "NAME=value" entries to set, or "NAME" to unset; NULL: none. Returns the wait status.
  */
 int process_run(const char *const *argv, const char *const *env, char *output, size_t size);
+/* The same with the binary named by $ORBITKV_MANAGER before args; returns its exit code. */
+int manager_run(const char *const *args, const char *const *env, char *said, size_t size);
+#define RUN(said, ...) \
+	manager_run((const char *const[]){__VA_ARGS__, NULL}, NULL, said, sizeof(said))
+
+/*
+ * The number behind a name, which stands in text as format has it; quotes before it are passed
+ * over. Fails the test when it is not there.
+ */
+uint64_t number_of(const char *text, const char *format, const char *name);
 
 #endif
