@@ -39,7 +39,7 @@ struct okv_manager_options {
 	uint32_t reserve_percent; /* share of the pool all leases may pin; default 75 */
 	uint32_t session_percent; /* the same for one session; default 75 */
 	uint32_t restore_permits; /* restores per device until retired; default 128 */
-	uint32_t max_sessions;	  /* live or retained; default and maximum 64 */
+	uint32_t max_sessions;	  /* live or retained; default and maximum 64; 1 when embedded */
 	uint32_t part_bytes;	  /* largest plan part; default and maximum 256 KiB */
 	uint64_t operation_plan_bytes; /* plan of one operation; default 32 MiB */
 	uint64_t session_plan_bytes;   /* plans prepared for one session; default 64 MiB */
@@ -54,8 +54,9 @@ OKV_EXPORT void okv_manager_options_init(struct okv_manager_options *opts);
  * Allocate, touch and seal the arenas. Nothing listens yet.
  *
  * Owns     returns owned; release with okv_manager_destroy().
- * Errors   OKV_E_BUDGET when host, cgroup or huge-page pool cannot hold memory_bytes: text has
- *          requested, available and limit, and nothing was allocated.
+ * Errors   OKV_E_BUDGET when host, cgroup or huge-page pool cannot hold memory_bytes and the
+ *          control memory of max_sessions (about 6 MiB each): text has requested, available, limit
+ *          and what would fit, and nothing was allocated.
  * Blocks   while memory is touched.   Threads any.
  */
 OKV_EXPORT int okv_manager_create(const struct okv_manager_options *opts,

@@ -71,14 +71,33 @@ static int size_shards(const struct oki_backing_config *config, struct layout *l
 	return 0;
 }
 
+/* Huge pages have a pool of their own; what the Manager takes beside them is ordinary memory. */
+static int check_memory(const struct oki_backing_config *config, const struct layout *layout,
+			struct okv_error *err)
+{
+	const struct oki_need need = {
+		.memory_bytes = layout->total,
+		.huge_pages = config->huge_pages,
+		.sessions = config->sessions,
+		.session_bytes = config->session_bytes,
+	};
+	struct oki_budget budget;
+	int rc = 0;
+	if (config->huge_pages) {
+		rc = oki_budget_read("", true, &budget, err);
+		if (rc == 0)
+			rc = oki_budget_check(&budget, layout->total, err);
+	}
+	if (rc == 0)
+		rc = oki_budget_read("", false, &budget, err);
+	return rc < 0 ? rc : oki_budget_check_need(&budget, &need, err);
+}
+
 static int check_budget(const struct oki_backing_config *config, const struct layout *layout,
 			struct okv_error *err)
 {
 	struct oki_budget budget;
-	int rc = oki_budget_read("", config->huge_pages, &budget, err);
-	if (rc < 0)
-		return rc;
-	rc = oki_budget_check(&budget, layout->total, err);
+	int rc = check_memory(config, layout, err);
 	if (rc < 0 || config->numa < 0 || layout->nodes[0] < 0)
 		return rc;
 	/* A node asked for by number is a hard bound: the OOM killer waits behind it. */

@@ -26,6 +26,8 @@ struct oki_backing_config {
 	uint64_t shard_bytes;  /* 0: chosen so that there are at most OKW_MAX_SHARDS */
 	int32_t numa;	       /* OKV_NUMA_* or a node */
 	bool huge_pages;
+	uint32_t sessions;	/* whose control memory must have room beside the payload */
+	uint64_t session_bytes; /* of one */
 	uint32_t touch_threads; /* 0: one per CPU, at most 16 */
 	okv_progress_fn *progress;
 	void *progress_arg;
@@ -35,8 +37,9 @@ struct oki_backing_config {
 /*
  * Check the budget (host MemAvailable, cgroup v1/v2 limit, free huge pages of the pool really
  * used), then create, bind, allocate, first-touch in parallel and seal every shard. All or
- * nothing. OKV_E_BUDGET names requested, available and limit; OKV_E_INVAL an impossible node:
- * NUMA auto falls back to nodes that have memory and keeps the total.
+ * nothing. OKV_E_BUDGET names requested, available and limit, with control memory counted;
+ * OKV_E_INVAL an impossible node: NUMA auto falls back to nodes that have memory and keeps the
+ * total.
  */
 int oki_shards_create(const struct oki_backing_config *config, struct oki_shards *ret_shards,
 		      struct okv_error *err);

@@ -11,6 +11,8 @@
 #include "base/error.h"
 
 #define HUGE_PAGE_BYTES (UINT64_C(2) << 20)
+#define CONTROL_BYTES (UINT64_C(8) << 20)
+#define CONTROL_SHARE 256
 #define HUGE_POOL "sys/kernel/mm/hugepages/hugepages-2048kB"
 
 /* The files of one memory-like cgroup controller. */
@@ -289,4 +291,47 @@ int oki_budget_check(const struct oki_budget *budget, uint64_t requested, struct
 	return oki_fail(err, OKV_E_BUDGET, OKV_STAGE_ARGUMENTS,
 			"%s: requested %" PRIu64 " bytes, available %" PRIu64 ", limit %" PRIu64,
 			budget->source, requested, budget->available, budget->limit);
+}
+
+uint64_t oki_need_control(const struct oki_need *need)
+{
+	return CONTROL_BYTES + need->sessions * need->session_bytes +
+	       need->memory_bytes / CONTROL_SHARE;
+}
+
+/* The most payload whose control memory fits too. */
+static uint64_t fitting_memory(const struct oki_budget *budget, const struct oki_need *need)
+{
+	const struct oki_need bare = {.sessions = need->sessions,
+				      .session_bytes = need->session_bytes};
+	uint64_t room = minus(budget->available, oki_need_control(&bare));
+	if (need->huge_pages)
+		return room > UINT64_MAX / CONTROL_SHARE ? UINT64_MAX : room * CONTROL_SHARE;
+	return room - room / (CONTROL_SHARE + 1);
+}
+
+/* The most sessions that fit beside this payload. */
+static uint64_t fitting_sessions(const struct oki_budget *budget, const struct oki_need *need)
+{
+	const struct oki_need bare = {.memory_bytes = need->memory_bytes};
+	uint64_t room = minus(budget->available, need->huge_pages ? 0 : need->memory_bytes);
+	uint64_t each = need->session_bytes ? need->session_bytes : 1;
+	uint64_t count = minus(room, oki_need_control(&bare)) / each;
+	return count < need->sessions ? count : need->sessions;
+}
+
+int oki_budget_check_need(const struct oki_budget *budget, const struct oki_need *need,
+			  struct okv_error *err)
+{
+	uint64_t payload = need->huge_pages ? 0 : need->memory_bytes;
+	uint64_t control = oki_need_control(need);
+	if (payload <= budget->available && control <= budget->available - payload)
+		return 0;
+	return oki_fail(err, OKV_E_BUDGET, OKV_STAGE_ARGUMENTS,
+			"%s: requested %" PRIu64 " bytes and %" PRIu64
+			" of control memory for %u sessions, available %" PRIu64 ", limit %" PRIu64
+			"; would fit: %" PRIu64 " bytes, or %" PRIu64 " sessions",
+			budget->source, need->memory_bytes, control, need->sessions,
+			budget->available, budget->limit, fitting_memory(budget, need),
+			fitting_sessions(budget, need));
 }

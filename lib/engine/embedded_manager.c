@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/options.h"
 #include "base/thread.h"
 
 static void *embedded_main(void *arg)
@@ -17,13 +18,16 @@ static void *embedded_main(void *arg)
 int oki_embedded_start(struct okv_engine *engine, const struct okv_manager_options *opts,
 		       struct okv_error *err)
 {
-	struct okv_manager_options defaults;
-	if (!opts) {
-		okv_manager_options_init(&defaults);
-		opts = &defaults;
-	}
+	struct okv_manager_options alone;
+	okv_manager_options_init(&alone);
+	int rc = opts ? oki_options_take(&alone, sizeof(alone), opts, "Manager", err) : 0;
+	if (rc)
+		return rc;
+	/* Nobody else can come, so that memory need have room for this session alone. */
+	if (alone.max_sessions > 1 && alone.max_sessions <= OKW_MAX_SESSIONS)
+		alone.max_sessions = 1;
 	struct okv_manager *m;
-	int rc = okv_manager_create(opts, &m, err);
+	rc = okv_manager_create(&alone, &m, err);
 	if (rc)
 		return rc;
 	int pair[2];

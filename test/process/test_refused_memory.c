@@ -11,6 +11,8 @@
 
 #include "process/child.h"
 
+#define MOST_SESSIONS 12
+
 static const char *const small[] = {"--memory", "64M", "--numa", "off", NULL};
 
 static uint64_t host_memory(void)
@@ -135,6 +137,76 @@ START_TEST(s34_memory_beyond_the_cgroup_is_refused_with_the_numbers)
 }
 END_TEST
 
+/* A program that is the Manager in the group: what starts Managers takes it for theirs. */
+static void become_group_manager(const char *group, const char *script)
+{
+	FILE *f = fopen(script, "we");
+	ck_assert(f != NULL);
+	fprintf(f, "#!/bin/sh\necho $$ > %s/cgroup.procs && exec %s \"$@\"\n", group,
+		getenv("ORBITKV_MANAGER"));
+	ck_assert_int_eq(fclose(f), 0);
+	ck_assert_int_eq(chmod(script, 0700), 0);
+	ck_assert_int_eq(setenv("ORBITKV_MANAGER", script, 1), 0);
+}
+
+/* As many sessions as it takes, each at work; one more is refused and nothing is killed. */
+static void fill_with_sessions(struct kv_manager *m, uint64_t most)
+{
+	const struct kv_shape shape = {.pages = 64, .segment_bytes = 4096};
+	struct okv_engine *e[MOST_SESSIONS], *none = NULL;
+	struct okv_namespace *ns[MOST_SESSIONS];
+	struct kv_rank rank[MOST_SESSIONS];
+	struct okv_engine_options o;
+	for (uint64_t i = 0; i < most; i++) {
+		e[i] = kv_engine_connect(m->socket_path, 0);
+		ns[i] = kv_namespace(e[i], &shape);
+		kv_rank_open(&rank[i], ns[i], &shape, 0);
+		ck_assert_int_eq(kv_publish(&rank[i], i, 0, 64, NULL, NULL), 0);
+	}
+	okv_engine_options_init(&o);
+	o.socket_path = m->socket_path;
+	ck_assert_int_eq(okv_engine_open(&o, &none, NULL), OKV_E_AGAIN);
+	ck_assert_uint_eq(kv_manager_status(m).sessions, most);
+	for (uint64_t i = 0; i < most; i++) {
+		kv_rank_close(&rank[i]);
+		okv_namespace_close(ns[i]);
+		okv_engine_close(e[i]);
+	}
+}
+
+/* The refusal says how many sessions have room; with so many the Manager lives in its group. */
+START_TEST(control_memory_beyond_the_cgroup_is_refused_at_the_start)
+{
+	char dir[] = "/tmp/orbitkv-test-XXXXXX", path[64], said[4096], sessions[32];
+	const char *group = make_group("134217728");
+	struct kv_manager m;
+	int code;
+	ck_assert(group != NULL);
+	ck_assert(mkdtemp(dir) != NULL);
+	snprintf(path, sizeof(path), "%s/s", dir);
+	const char *argv[] = {"--memory", "64M", "--socket", path, NULL};
+	run_in_group(group, argv, said, sizeof(said), &code);
+	ck_assert_int_eq(code, 1);
+	ck_assert_msg(strstr(said, "OKV_E_BUDGET: cgroup: requested 67108864 bytes and ") &&
+			      strstr(said, " of control memory for 64 sessions, available ") &&
+			      strstr(said, "limit 134217728; would fit: 0 bytes, or "),
+		      "%s", said);
+	/* One less: what the kernel keeps in the group differs from run to run. */
+	uint64_t most = number_of(said, "%s or", "bytes,") - 1;
+	ck_assert_msg(most >= 2 && most < MOST_SESSIONS, "%s", said);
+	snprintf(sessions, sizeof(sessions), "%llu", (unsigned long long)most);
+	const char *args[] = {"--memory", "64M", "--max-sessions", sessions, NULL};
+	become_group_manager(group, path);
+	kv_manager_start(&m, args);
+	fill_with_sessions(&m, most);
+	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
+	kv_manager_clean(&m);
+	ck_assert_int_eq(rmdir(group), 0);
+	ck_assert_int_eq(unlink(path), 0);
+	ck_assert_int_eq(rmdir(dir), 0);
+}
+END_TEST
+
 /* Bytes of shared memory files this process holds pages of. */
 static uint64_t shared_bytes(void)
 {
@@ -177,6 +249,14 @@ START_TEST(s34_arenas_count_once_however_many_engines_map_them)
 }
 END_TEST
 
+static void add_if_possible(TCase *t, const TTest *test)
+{
+	if (group_is_possible())
+		tcase_add_test(t, test);
+	else
+		kv_left_out(test, "no memory cgroup can be made here");
+}
+
 int main(void)
 {
 	Suite *s = suite_create("refused_memory");
@@ -184,11 +264,8 @@ int main(void)
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, a_bad_socket_path_is_refused_before_any_memory);
 	tcase_add_test(t, s34_memory_beyond_the_host_is_refused_with_the_numbers);
-	if (group_is_possible())
-		tcase_add_test(t, s34_memory_beyond_the_cgroup_is_refused_with_the_numbers);
-	else
-		kv_left_out(s34_memory_beyond_the_cgroup_is_refused_with_the_numbers,
-			    "no memory cgroup can be made here");
+	add_if_possible(t, s34_memory_beyond_the_cgroup_is_refused_with_the_numbers);
+	add_if_possible(t, control_memory_beyond_the_cgroup_is_refused_at_the_start);
 	tcase_add_test(t, s34_arenas_count_once_however_many_engines_map_them);
 	suite_add_tcase(s, t);
 	return kv_suite_run(s);

@@ -219,6 +219,51 @@ START_TEST(check_names_all_three_numbers)
 }
 END_TEST
 
+/* 8 MiB of its own, 100 bytes each for 3 sessions and a 256th of the payload. */
+START_TEST(control_memory_counts_beside_the_payload)
+{
+	struct oki_need need = {.memory_bytes = 64 * MIB, .sessions = 3, .session_bytes = 100};
+	const uint64_t control = 8 * MIB + 300 + 64 * MIB / 256;
+	struct oki_budget budget = {64 * MIB + control, 99 * MIB, "cgroup"};
+	struct okv_error err;
+	ck_assert_uint_eq(oki_need_control(&need), control);
+	ck_assert_int_eq(oki_budget_check_need(&budget, &need, &err), 0);
+	budget.available--;
+	ck_assert_int_eq(oki_budget_check_need(&budget, &need, &err), OKV_E_BUDGET);
+	ck_assert_str_eq(err.text,
+			 "cgroup: requested 67108864 bytes and 8651052 of control memory for 3 "
+			 "sessions, available 75759915, limit 103809024; would fit: 67108864 "
+			 "bytes, or 2 sessions");
+	need.huge_pages = true;
+	ck_assert_int_eq(oki_budget_check_need(&budget, &need, &err), 0);
+	budget.available = control - 1;
+	ck_assert_int_eq(oki_budget_check_need(&budget, &need, &err), OKV_E_BUDGET);
+	budget.available = 0;
+	ck_assert_int_eq(oki_budget_check_need(&budget, &need, &err), OKV_E_BUDGET);
+	ck_assert_ptr_nonnull(strstr(err.text, "would fit: 0 bytes, or 0 sessions"));
+}
+END_TEST
+
+/* What is said to fit does, and a page more does not. */
+START_TEST(what_would_fit_fits)
+{
+	for (uint64_t available = 8 * MIB; available < 80 * MIB; available += 777777) {
+		struct oki_need need = {.memory_bytes = 1ull << 40, .sessions = 1};
+		const struct oki_budget budget = {available, 99 * MIB, "cgroup"};
+		struct okv_error err;
+		unsigned long long fits;
+		ck_assert_int_eq(oki_budget_check_need(&budget, &need, &err), OKV_E_BUDGET);
+		const char *said = strstr(err.text, "would fit: ");
+		ck_assert_ptr_nonnull(said);
+		ck_assert_int_eq(sscanf(said, "would fit: %llu", &fits), 1);
+		need.memory_bytes = fits;
+		ck_assert_int_eq(oki_budget_check_need(&budget, &need, &err), 0);
+		need.memory_bytes = fits + 4096;
+		ck_assert_int_eq(oki_budget_check_need(&budget, &need, &err), OKV_E_BUDGET);
+	}
+}
+END_TEST
+
 START_TEST(this_host_can_be_read)
 {
 	struct oki_budget budget;
@@ -244,6 +289,8 @@ int main(void)
 	tcase_add_test(tc, the_pool_of_2_mib_pages_is_meant);
 	tcase_add_test(tc, node_memory);
 	tcase_add_test(tc, check_names_all_three_numbers);
+	tcase_add_test(tc, control_memory_counts_beside_the_payload);
+	tcase_add_test(tc, what_would_fit_fits);
 	tcase_add_test(tc, this_host_can_be_read);
 	suite_add_tcase(suite, tc);
 	return kv_suite_run(suite);
