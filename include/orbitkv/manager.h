@@ -63,15 +63,17 @@ OKV_EXPORT int okv_manager_create(const struct okv_manager_options *opts,
 				  struct okv_manager **ret_manager, struct okv_error *err);
 
 /**
- * Could a Manager listen there at this moment? Creates the directory when it is missing and leaves
- * nothing else behind. For before okv_manager_create(), which takes long; okv_manager_listen() has
- * the last word.
+ * Could a Manager listen there at this moment? Creates the directory as okv_manager_listen() does
+ * and leaves nothing else behind. For before okv_manager_create(), which takes long;
+ * okv_manager_listen() has the last word.
  */
 OKV_EXPORT int okv_manager_check_socket(const char *socket_path, struct okv_error *err);
 
 /**
- * Listen on a Unix SEQPACKET socket (mode 0600, directory created 0700 when missing). A stale
- * socket that nobody answers is replaced; a live one is OKV_E_EXISTS. NULL: the default path.
+ * Listen on a Unix SEQPACKET socket (mode 0600). Its directory is created with mode 0700 when it is
+ * missing, and so are those above it if the first one that is there belongs to this user; else
+ * OKV_E_CONNECT names what is missing. A stale socket that nobody answers is replaced; a live one
+ * is OKV_E_EXISTS. NULL: the default path.
  */
 OKV_EXPORT int okv_manager_listen(struct okv_manager *m, const char *socket_path,
 				  struct okv_error *err);

@@ -28,7 +28,59 @@ static int fail_os(struct okv_error *err, int os, const char *what, const char *
 	return oki_fail_os(err, OKV_E_CONNECT, OKV_STAGE_CONNECT, os, "%s %s", what, path);
 }
 
-/* Open the directory of path, creating its last component. *ret_name: owned. */
+/* In a directory of ours nobody else could have put a name, or can take one away. */
+static int make_below_ours(const char *dir_name, const char *part, const struct stat *above,
+			   struct okv_error *err)
+{
+	if (above->st_uid != geteuid())
+		return oki_fail(err, OKV_E_CONNECT, OKV_STAGE_CONNECT,
+				"cannot create %s: %s is missing, and the directory above it "
+				"belongs to uid %u",
+				dir_name, part, (unsigned)above->st_uid);
+	if (mkdir(part, 0700) && errno != EEXIST)
+		return fail_os(err, errno, "cannot create", part);
+	return 0;
+}
+
+/* The directory itself and every one above it that is missing. */
+static int make_all(const char *dir_name, struct okv_error *err)
+{
+	OKI_FREE char *part = strdup(dir_name);
+	struct stat above, st;
+
+	if (!part)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for a path");
+	if (stat(*part == '/' ? "/" : ".", &above))
+		return fail_os(err, errno, "cannot look above", dir_name);
+	for (char *slash = part; slash;) {
+		slash = strchr(slash + 1, '/');
+		if (slash)
+			*slash = '\0';
+		if (stat(part, &st)) {
+			int rc = errno == ENOENT ? make_below_ours(dir_name, part, &above, err)
+						 : fail_os(err, errno, "cannot look at", part);
+			if (rc)
+				return rc;
+			if (stat(part, &st))
+				return fail_os(err, errno, "cannot look at", part);
+		}
+		above = st;
+		if (slash)
+			*slash = '/';
+	}
+	return 0;
+}
+
+/* Its parent may be anybody's (/tmp, /run): who owns what comes of it is looked at afterwards. */
+static int make_directory(const char *dir_name, struct okv_error *err)
+{
+	if (!mkdir(dir_name, 0700) || errno == EEXIST)
+		return 0;
+	return errno == ENOENT ? make_all(dir_name, err)
+			       : fail_os(err, errno, "cannot create", dir_name);
+}
+
+/* Open the directory of path, creating what is missing of it. *ret_name: owned. */
 static int open_directory(const char *path, int *ret_dir, char **ret_name, struct okv_error *err)
 {
 	OKI_FREE char *for_dir = strdup(path);
@@ -38,8 +90,9 @@ static int open_directory(const char *path, int *ret_dir, char **ret_name, struc
 	if (!for_dir || !for_base)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for a path");
 	const char *dir_name = dirname(for_dir);
-	if (mkdir(dir_name, 0700) && errno != EEXIST)
-		return fail_os(err, errno, "cannot create", dir_name);
+	int rc = make_directory(dir_name, err);
+	if (rc)
+		return rc;
 	OKI_FD dir = open(dir_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir < 0 || fstat(dir, &st))
 		return fail_os(err, errno, "cannot open", dir_name);

@@ -3,6 +3,7 @@
 #include "support/suite.h"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -107,12 +108,63 @@ START_TEST(to_check_a_path_takes_nothing)
 	close(connect_raw());
 	okv_manager_destroy(m);
 	ck_assert_int_eq(okv_manager_check_socket("", NULL), OKV_E_LIMIT);
-	ck_assert_int_eq(okv_manager_check_socket("/nowhere/at/all/m.sock", NULL), OKV_E_CONNECT);
+	ck_assert_int_eq(okv_manager_check_socket("/proc/at/all/m.sock", NULL), OKV_E_CONNECT);
 	remove_directory();
 }
 END_TEST
 
 /* S26 */
+START_TEST(missing_directories_are_made_below_our_own)
+{
+	static const char *const below[] = {"/run", "/run/a", "/run/a//b"};
+	char part[96];
+	struct stat st;
+	struct okv_error err = {0};
+	make_directory();
+	snprintf(path, sizeof(path), "%s/run/a//b/manager.sock", directory);
+	int rc = okv_manager_check_socket(path, &err);
+	ck_assert_msg(rc == 0, "%d: %s", rc, err.text);
+	for (int i = 2; i >= 0; i--) {
+		snprintf(part, sizeof(part), "%s%s", directory, below[i]);
+		ck_assert_int_eq(stat(part, &st), 0);
+		ck_assert_uint_eq(st.st_mode & 0777, 0700);
+		if (i)
+			ck_assert_int_eq(rmdir(part), 0);
+	}
+	remove_directory();
+}
+END_TEST
+
+/* Nobody else may come between the directories: what is missing is named. */
+START_TEST(missing_directories_are_named_in_anothers)
+{
+	char expected[160];
+	struct okv_error err = {0};
+	struct stat st;
+	bool root = geteuid() == 0;
+	if (root)
+		ck_assert_int_eq(seteuid(65534), 0);
+	ck_assert_int_eq(stat("/tmp", &st), 0);
+	ck_assert_uint_ne(st.st_uid, geteuid());
+	snprintf(directory, sizeof(directory), "/tmp/tm_%d", (int)getpid());
+	snprintf(path, sizeof(path), "%s/a/manager.sock", directory);
+	ck_assert_int_eq(okv_manager_check_socket(path, &err), OKV_E_CONNECT);
+	snprintf(expected, sizeof(expected),
+		 "cannot create %s/a: %s is missing, and the directory above it belongs to uid %u",
+		 directory, directory, (unsigned)st.st_uid);
+	ck_assert_str_eq(err.text, expected);
+	ck_assert_int_eq(access(directory, F_OK), -1);
+	/* One alone is made anywhere, as the default path of a user needs it. */
+	snprintf(path, sizeof(path), "%s/manager.sock", directory);
+	ck_assert_int_eq(okv_manager_check_socket(path, &err), 0);
+	ck_assert_int_eq(rmdir(directory), 0);
+	if (root)
+		ck_assert_int_eq(seteuid(0), 0);
+	/* Or the leak check may not look into this process any more. */
+	prctl(PR_SET_DUMPABLE, 1);
+}
+END_TEST
+
 START_TEST(a_stale_socket_is_replaced)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -325,6 +377,8 @@ static Suite *suite(void)
 	ADD(t, the_socket_is_private_and_goes_with_its_manager);
 	ADD(t, a_live_socket_and_a_file_are_left_alone);
 	ADD(t, to_check_a_path_takes_nothing);
+	ADD(t, missing_directories_are_made_below_our_own);
+	ADD(t, missing_directories_are_named_in_anothers);
 	ADD(t, a_stale_socket_is_replaced);
 	ADD(t, an_old_manager_leaves_its_successors_socket);
 	ADD(t, status_needs_no_session);
