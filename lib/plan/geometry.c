@@ -150,20 +150,41 @@ static struct oki_comb comb_of(const struct oki_layer_map *map, uint32_t s)
 	};
 }
 
+/* Segments s and t of one layer meet: in a page, in the next one, or farther away. */
+static int segments_meet(uint32_t index, const struct oki_layer_map *map, uint32_t t, uint32_t s,
+			 struct okv_error *err)
+{
+	bool in_order = map->segments[t].page_offset < map->segments[s].page_offset;
+	uint32_t low = in_order ? t : s, high = in_order ? s : t;
+	uint64_t apart = map->segments[high].page_offset - map->segments[low].page_offset;
+	uint64_t stride = map->page_stride;
+	if (apart < map->segments[low].bytes)
+		return REFUSE(err, "layer %u: segments %u and %u share bytes", index, t, s);
+	/* The high one of a page with the low one of the next: no page has room for both. */
+	if (stride < apart + map->segments[high].bytes && apart < stride + map->segments[low].bytes)
+		return REFUSE(err,
+			      "layer %u: page_stride %llu is too small: segment %u of a page and "
+			      "%u of the next share bytes",
+			      index, LL(stride), high, low);
+	return REFUSE(err,
+		      "layer %u: segments %u and %u of different pages share bytes at page_stride "
+		      "%llu",
+		      index, t, s, LL(stride));
+}
+
 static int check_within(uint32_t index, const struct oki_layer_map *map, struct okv_error *err)
 {
 	for (uint32_t s = 0; s < map->segment_count; s++) {
 		struct oki_comb comb = comb_of(map, s);
 		if (oki_comb_folds(&comb))
 			return REFUSE(err,
-				      "layer %u, segment %u: pages of %llu bytes overlap at stride "
-				      "%llu",
-				      index, s, LL(comb.bytes), LL(comb.stride));
+				      "layer %u, segment %u: page_stride %llu is too small for "
+				      "pages of %llu bytes",
+				      index, s, LL(comb.stride), LL(comb.bytes));
 		for (uint32_t t = 0; t < s; t++) {
 			struct oki_comb other = comb_of(map, t);
 			if (oki_combs_meet(&other, &comb))
-				return REFUSE(err, "layer %u: segments %u and %u share bytes",
-					      index, t, s);
+				return segments_meet(index, map, t, s, err);
 		}
 	}
 	return 0;

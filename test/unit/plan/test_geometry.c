@@ -280,6 +280,34 @@ START_TEST(segments_may_lie_beyond_the_stride)
 }
 END_TEST
 
+/* What is wrong is the stride, whichever segments then share bytes. */
+START_TEST(a_stride_that_is_too_small_is_called_so)
+{
+	static const uint64_t block[2] = {1024, 1024};
+	struct okv_error err;
+	struct oki_schema schema;
+	struct okv_layer layer = {
+		address(0), 200 * 1024, 2048, 100, 2, {0, 1024}, {1024, 1024}, {0},
+	};
+	uniform_schema(&schema, 1, 16, 2, block);
+	ck_assert_int_eq(try_layers(&schema, &layer, 1, &err), 0);
+	layer.page_stride = 1024;
+	ck_assert_int_eq(try_layers(&schema, &layer, 1, &err), OKV_E_INVAL);
+	ck_assert_str_eq(err.text, "layer 0: page_stride 1024 is too small: segment 1 of a page "
+				   "and 0 of the next share bytes");
+	layer.page_stride = 1023;
+	ck_assert_int_eq(try_layers(&schema, &layer, 1, &err), OKV_E_INVAL);
+	ck_assert_str_eq(err.text, "layer 0, segment 0: page_stride 1023 is too small for pages of "
+				   "1024 bytes");
+	/* No stride would help these. */
+	layer.page_stride = 2048;
+	layer.segment_offset[1] = 1023;
+	ck_assert_int_eq(try_layers(&schema, &layer, 1, &err), OKV_E_INVAL);
+	ck_assert_str_eq(err.text, "layer 0: segments 0 and 1 share bytes");
+	oki_schema_fini(&schema);
+}
+END_TEST
+
 START_TEST(state_pages_need_no_whole_tokens)
 {
 	struct okv_layer_schema layer = {0, 1, {3000}};
@@ -466,6 +494,7 @@ int main(void)
 	tcase_add_test(tc, layers_that_share_bytes_are_refused);
 	tcase_add_test(tc, interleaved_layers_are_accepted);
 	tcase_add_test(tc, segments_may_lie_beyond_the_stride);
+	tcase_add_test(tc, a_stride_that_is_too_small_is_called_so);
 	tcase_add_test(tc, state_pages_need_no_whole_tokens);
 	tcase_add_test(tc, combs_agree_with_a_byte_map);
 	tcase_add_test(tc, combs_are_exact_at_full_size);
