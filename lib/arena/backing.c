@@ -240,10 +240,11 @@ int oki_shards_create(const struct oki_backing_config *config, struct oki_shards
 		oki_shards_destroy(&shards);
 		return rc;
 	}
+	uint32_t nodes = layout.nodes[0] < 0 ? 0 : layout.node_count;
 	oki_log(config->log, OKV_LOG_INFO,
-		"%" PRIu64 " bytes ready in %u shards of up to %" PRIu64 " on %u NUMA nodes",
-		layout.total, layout.count, layout.shard,
-		layout.nodes[0] < 0 ? 0 : layout.node_count);
+		"%" PRIu64 " bytes ready in %u shard%s of up to %" PRIu64 " on %u NUMA node%s",
+		layout.total, layout.count, oki_plural(layout.count), layout.shard, nodes,
+		oki_plural(nodes));
 	*ret_shards = shards;
 	return 0;
 }

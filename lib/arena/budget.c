@@ -327,11 +327,12 @@ int oki_budget_check_need(const struct oki_budget *budget, const struct oki_need
 	uint64_t control = oki_need_control(need);
 	if (payload <= budget->available && control <= budget->available - payload)
 		return 0;
+	uint64_t sessions = fitting_sessions(budget, need);
 	return oki_fail(err, OKV_E_BUDGET, OKV_STAGE_ARGUMENTS,
 			"%s: requested %" PRIu64 " bytes and %" PRIu64
-			" of control memory for %u sessions, available %" PRIu64 ", limit %" PRIu64
-			"; would fit: %" PRIu64 " bytes, or %" PRIu64 " sessions",
+			" of control memory for %u session%s, available %" PRIu64 ", limit %" PRIu64
+			"; would fit: %" PRIu64 " bytes, or %" PRIu64 " session%s",
 			budget->source, need->memory_bytes, control, need->sessions,
-			budget->available, budget->limit, fitting_memory(budget, need),
-			fitting_sessions(budget, need));
+			oki_plural(need->sessions), budget->available, budget->limit,
+			fitting_memory(budget, need), sessions, oki_plural(sessions));
 }

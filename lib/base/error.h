@@ -2,7 +2,14 @@
 #ifndef OKI_BASE_ERROR_H
 #define OKI_BASE_ERROR_H
 
+#include <stdint.h>
 #include <orbitkv/status.h>
+
+/* What a noun gets behind a count: "%u block%s". */
+static inline const char *oki_plural(uint64_t count)
+{
+	return count == 1 ? "" : "s";
+}
 
 /* Write status, stage, errno value (0: none; else its text is appended) and text into err. */
 void oki_describe(struct okv_error *err, int status, int stage, int os_error, const char *fmt, ...)

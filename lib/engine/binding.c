@@ -30,8 +30,8 @@ static int check_options(const struct okv_namespace *ns, const struct okv_bindin
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "layers is NULL");
 	if (o->layer_count != ns->schema.layer_count)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				"%u layers given, but the schema has %u", o->layer_count,
-				ns->schema.layer_count);
+				"%u layer%s given, but the schema has %u", o->layer_count,
+				oki_plural(o->layer_count), ns->schema.layer_count);
 	if (o->rank_slot >= ns->schema.rank_slots)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"rank slot %u of a namespace with %u", o->rank_slot,

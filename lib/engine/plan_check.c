@@ -135,8 +135,8 @@ static int check_complete(struct okv_op *op, uint32_t groups_done, bool last, st
 		uint32_t asked = op->transfer.groups[g].count;
 		if (op->next_ordinal[g] != asked && (last || groups_done >> g & 1))
 			return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
-					"the plan ends group %u after %u of %u blocks", g,
-					op->next_ordinal[g], asked);
+					"the plan ends group %u after %u of %u block%s", g,
+					op->next_ordinal[g], asked, oki_plural(asked));
 	}
 	return 0;
 }

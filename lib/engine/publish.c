@@ -25,12 +25,13 @@ static int check_group(const struct okv_binding *b, const struct okv_publish_gro
 	uint64_t tokens = (uint64_t)k->count * b->ns->schema.groups[k->group].block_tokens;
 	if (g->tokens != tokens)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				"group %u: %u valid tokens do not fill %u blocks of %u", k->group,
-				g->tokens, k->count, b->ns->schema.groups[k->group].block_tokens);
+				"group %u: %u valid token%s cannot fill %u block%s of %u", k->group,
+				g->tokens, oki_plural(g->tokens), k->count, oki_plural(k->count),
+				b->ns->schema.groups[k->group].block_tokens);
 	if (g->first_position > UINT32_MAX - k->count)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				"group %u: position %u and %u blocks overflow", k->group,
-				g->first_position, k->count);
+				"group %u: position %u and %u block%s overflow", k->group,
+				g->first_position, k->count, oki_plural(k->count));
 	if (!g->parent != !g->first_position)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"group %u: position %u %s parent key", k->group, g->first_position,

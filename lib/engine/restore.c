@@ -90,8 +90,9 @@ static int take_events(struct okv_op *op, const struct okv_restore_options *o,
 	if (!o->event_count)
 		return 0;
 	if (!o->events || o->event_count > op->layer_count)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "%u events for %u layers",
-				o->event_count, op->layer_count);
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "%u event%s for %u layer%s",
+				o->event_count, oki_plural(o->event_count), op->layer_count,
+				oki_plural(op->layer_count));
 	op->events = malloc(o->event_count * sizeof(*op->events));
 	op->transfer.events = calloc(op->layer_count, sizeof(*op->transfer.events));
 	if (!op->events || !op->transfer.events)

@@ -108,8 +108,9 @@ int oki_rpc(struct okv_engine *engine, uint32_t kind, const void *body, uint32_t
 		return rc;
 	if (m.body_bytes != reply_bytes || m.head.fd_count != fds) {
 		rc = oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_REGISTER,
-			      "reply of %u bytes and %u descriptors where %u and %u belong",
-			      m.body_bytes, m.head.fd_count, reply_bytes, fds);
+			      "reply of %u bytes and %u descriptor%s where %u and %u belong",
+			      m.body_bytes, m.head.fd_count, oki_plural(m.head.fd_count),
+			      reply_bytes, fds);
 	} else {
 		if (reply_bytes)
 			memcpy(ret_reply, m.body, reply_bytes);
@@ -134,8 +135,8 @@ int oki_rpc_hello(struct okv_engine *engine, struct okv_error *err)
 		return rc;
 	if (m.body_bytes != sizeof(engine->welcome) || m.head.fd_count != 4) {
 		rc = oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_CONNECT,
-			      "welcome of %u bytes and %u descriptors", m.body_bytes,
-			      m.head.fd_count);
+			      "welcome of %u bytes and %u descriptor%s", m.body_bytes,
+			      m.head.fd_count, oki_plural(m.head.fd_count));
 	} else {
 		memcpy(&engine->welcome, m.body, sizeof(engine->welcome));
 		rc = oki_channel_import(&engine->channel, m.fds, &engine->welcome, err);

@@ -170,13 +170,12 @@ static int store(struct storing *s, struct okv_error *err)
 	}
 	s->counts.not_stored = s->missing - s->hold->count;
 	if (s->missing && s->hold->count == 0) {
-		rc = oki_fail(
-			err, OKV_E_NOSPACE, OKV_STAGE_PREPARE,
-			"no room for any of %llu blocks: %llu of %llu bytes used, %llu pinned",
-			(unsigned long long)s->missing,
-			(unsigned long long)oki_pool_used(s->index->pool),
-			(unsigned long long)oki_pool_total(s->index->pool),
-			(unsigned long long)s->index->pinned_bytes);
+		rc = oki_fail(err, OKV_E_NOSPACE, OKV_STAGE_PREPARE,
+			      "none of %llu block%s has room: %llu of %llu bytes used, %llu pinned",
+			      (unsigned long long)s->missing, oki_plural(s->missing),
+			      (unsigned long long)oki_pool_used(s->index->pool),
+			      (unsigned long long)oki_pool_total(s->index->pool),
+			      (unsigned long long)s->index->pinned_bytes);
 		free(s->hold);
 		s->hold = NULL;
 	} else {

@@ -193,7 +193,8 @@ static void restore(const struct request_ctx *a)
 	}
 	if (!take_permit(a, binding->device)) {
 		oki_fail(&err, OKV_E_AGAIN, OKV_STAGE_PREPARE,
-			 "%u restores of this device are running", m->permits.limit);
+			 "every permit for restores of this device is in use, %u in all",
+			 m->permits.limit);
 		refuse(a, &err);
 		return;
 	}

@@ -241,8 +241,9 @@ static void begin_drain(struct okv_manager *m)
 		pthread_mutex_unlock(&list[k]->lock);
 		oki_mgr_session_put(list[k]);
 	}
-	oki_log(&m->log, OKV_LOG_INFO, "draining: %llu operations to end",
-		(unsigned long long)atomic_load(&m->open_ops));
+	uint64_t running = atomic_load(&m->open_ops);
+	oki_log(&m->log, OKV_LOG_INFO, "draining: %llu operation%s to end",
+		(unsigned long long)running, oki_plural(running));
 }
 
 static int wait_ms(uint64_t deadline_ns)
@@ -273,6 +274,15 @@ static void wait_and_handle(struct okv_manager *m, uint64_t deadline_ns)
 	sweep(m);
 }
 
+static int stopped_again(struct okv_manager *m, struct okv_error *err)
+{
+	uint64_t running = atomic_load(&m->open_ops);
+
+	return oki_fail(err, OKV_E_BUSY, OKV_STAGE_NONE,
+			"stopped again with %llu operation%s running", (unsigned long long)running,
+			oki_plural(running));
+}
+
 static int serve(struct okv_manager *m, struct okv_error *err)
 {
 	uint64_t deadline;
@@ -280,9 +290,7 @@ static int serve(struct okv_manager *m, struct okv_error *err)
 	for (;;) {
 		uint32_t stops = atomic_load(&m->stops);
 		if (stops > 1)
-			return oki_fail(err, OKV_E_BUSY, OKV_STAGE_NONE,
-					"stopped again with %llu operations running",
-					(unsigned long long)atomic_load(&m->open_ops));
+			return stopped_again(m, err);
 		if (stops && !atomic_load(&m->draining))
 			begin_drain(m);
 		if (stops && !atomic_load(&m->open_ops))

@@ -203,8 +203,8 @@ static void end_all(struct oki_mgr_session *s, int status, const char *why)
 		shutdown(s->sock, SHUT_RDWR);
 	if (s->open || s->quarantined)
 		oki_log(&m->log, OKV_LOG_WARN,
-			"session %u: kept, %u operations running and %u quarantined", s->slot,
-			s->open, s->quarantined);
+			"session %u: kept, %u operation%s running and %u quarantined", s->slot,
+			s->open, oki_plural(s->open), s->quarantined);
 	pthread_mutex_lock(&m->lock);
 	atomic_fetch_add(&m->version, 1);
 	pthread_mutex_unlock(&m->lock);

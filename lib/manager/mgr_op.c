@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "grant/parts.h"
 #include "grant/state.h"
 
@@ -73,8 +74,8 @@ void oki_mgr_quarantine(struct oki_mgr_session *s, uint32_t i, const char *why)
 	struct oki_mgr_op *op = &s->ops[i];
 
 	oki_log(&s->manager->log, OKV_LOG_WARN,
-		"session %u: record %u is quarantined with %llu blocks: %s", s->slot, i,
-		(unsigned long long)op->block_count, why);
+		"session %u: record %u is quarantined with %llu block%s: %s", s->slot, i,
+		(unsigned long long)op->block_count, oki_plural(op->block_count), why);
 	if (op->phase == OKI_MGR_WAITING)
 		oki_mgr_waiting_remove(s, i);
 	oki_hold_quarantine(s->manager->index, op->hold);

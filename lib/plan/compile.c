@@ -478,8 +478,8 @@ int oki_compile(struct oki_compile_scratch *scratch, const struct oki_pair *pair
 		return 0;
 	}
 	if (!pairs || !pages || pages_per_block == 0)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_SUBMIT, "%u blocks without pages",
-				pair_count);
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_SUBMIT, "%u block%s without pages",
+				pair_count, oki_plural(pair_count));
 	struct view view = {.pairs = pairs, .pages = pages, .pages_per_block = pages_per_block};
 	int rc = compile_view(scratch, &view, pair_count, &limits, ret_runs, err);
 	oki_scratch_trim(scratch);

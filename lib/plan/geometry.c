@@ -39,8 +39,9 @@ static int check_numbers(uint32_t index, const struct okv_layer *layer,
 	if (layer->page_count == 0)
 		return REFUSE(err, "layer %u: page_count is 0", index);
 	if (layer->segment_count != known->segment_count)
-		return REFUSE(err, "layer %u: %u segments, but the schema has %u", index,
-			      layer->segment_count, known->segment_count);
+		return REFUSE(err, "layer %u: %u segment%s, but the schema has %u", index,
+			      layer->segment_count, oki_plural(layer->segment_count),
+			      known->segment_count);
 	return 0;
 }
 
@@ -81,11 +82,12 @@ static int agree_on_pages(struct oki_geometry *geometry, const struct oki_schema
 		if (*agreed == 0)
 			*agreed = pages;
 		if (*agreed != pages)
-			return REFUSE(err,
-				      "layer %u, segment %u: %llu bytes per page make %u pages per "
-				      "block, but group %u has %u",
-				      index, s, LL(layer->segment_bytes[s]), pages, known->group,
-				      *agreed);
+			return REFUSE(
+				err,
+				"layer %u, segment %u: %llu bytes per page make %u page%s per "
+				"block, but group %u has %u",
+				index, s, LL(layer->segment_bytes[s]), pages, oki_plural(pages),
+				known->group, *agreed);
 	}
 	/* A state is no row of tokens, so its pages need not hold whole ones. */
 	if (group->kind != OKV_GROUP_STATE && group->block_tokens % *agreed)
@@ -117,9 +119,10 @@ static int check_span(uint32_t index, const struct oki_layer_map *map, uint64_t 
 			      map->page_count, LL(map->page_stride));
 	if (span > length)
 		return REFUSE(err,
-			      "layer %u: %u pages of stride %llu span %llu bytes, but length is "
+			      "layer %u: %u page%s of stride %llu span %llu bytes, but length is "
 			      "%llu",
-			      index, map->page_count, LL(map->page_stride), LL(span), LL(length));
+			      index, map->page_count, oki_plural(map->page_count),
+			      LL(map->page_stride), LL(span), LL(length));
 	return 0;
 }
 
@@ -236,8 +239,8 @@ int oki_geometry_init(struct oki_geometry *geometry, const struct oki_schema *sc
 	struct oki_geometry made = {.layer_count = layer_count, .group_count = schema->group_count};
 	int rc = 0;
 	if (layer_count != schema->layer_count)
-		return REFUSE(err, "%u layers given, but the schema has %u", layer_count,
-			      schema->layer_count);
+		return REFUSE(err, "%u layer%s given, but the schema has %u", layer_count,
+			      oki_plural(layer_count), schema->layer_count);
 	if (!layers)
 		return REFUSE(err, "layer_count is %u and layers is NULL", layer_count);
 	made.maps = calloc(layer_count, sizeof(made.maps[0]));

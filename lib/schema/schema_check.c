@@ -47,8 +47,8 @@ static int check_field(const struct okv_identity_field *fields, uint32_t index,
 		return EXCEEDS(err, "namespace: field %s has %u bytes; %u are allowed", field->name,
 			       field->value_bytes, OKI_MAX_IDENTITY_STRING);
 	if (field->value_bytes && !field->value)
-		return REFUSE(err, "namespace: field %s has %u bytes at NULL", field->name,
-			      field->value_bytes);
+		return REFUSE(err, "namespace: field %s has %u byte%s at NULL", field->name,
+			      field->value_bytes, oki_plural(field->value_bytes));
 	for (uint32_t i = 0; i < index; i++)
 		if (!strcmp(fields[i].name, field->name))
 			return REFUSE(err, "namespace: fields %u and %u are both named %s", i,
@@ -131,8 +131,9 @@ static int check_group(uint32_t g, const struct okv_group_schema *group, uint32_
 	if (group->layer_count == 0 || !group->layers)
 		return REFUSE(err, "group %u: no layers", g);
 	if (group->layer_count > OKV_MAX_LAYERS - layers_before)
-		return EXCEEDS(err, "group %u: %u layers after %u others; %u in all are allowed", g,
-			       group->layer_count, layers_before, OKV_MAX_LAYERS);
+		return EXCEEDS(err, "group %u: %u layer%s after %u other%s; %u in all are allowed",
+			       g, group->layer_count, oki_plural(group->layer_count), layers_before,
+			       oki_plural(layers_before), OKV_MAX_LAYERS);
 	for (uint32_t i = 0; i < group->layer_count; i++) {
 		rc = check_layer(g, i, group->layers, err);
 		if (rc)

@@ -25,8 +25,8 @@ int oki_message_send(int sock, uint32_t kind, uint32_t serial, int32_t status, c
 {
 	if (body_bytes > OKW_MSG_MAX_BYTES - sizeof(struct okw_msg) || fd_count > OKW_MSG_MAX_FDS)
 		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_CONNECT,
-				"message of %u bytes and %u descriptors is above the limit",
-				body_bytes, fd_count);
+				"message of %u bytes and %u descriptor%s is above the limit",
+				body_bytes, fd_count, oki_plural(fd_count));
 	struct okw_msg head = {
 		.magic = OKW_MAGIC,
 		.kind = kind,
@@ -127,8 +127,8 @@ static int check_message(const struct oki_message *m, size_t received, uint32_t 
 				"message says %u bytes and has %zu", m->head.bytes, received);
 	if (m->head.fd_count != fds)
 		return oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_CONNECT,
-				"message promises %u descriptors and carries %u", m->head.fd_count,
-				fds);
+				"message promises %u descriptor%s and carries %u", m->head.fd_count,
+				oki_plural(m->head.fd_count), fds);
 	return 0;
 }
 

@@ -1,5 +1,6 @@
 /* What orbitkv-manager makes of its surroundings: signals, closed descriptors, a log unread. */
 #include <check.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -46,7 +47,8 @@ START_TEST(a_log_that_nobody_reads_ends_nothing)
 }
 END_TEST
 
-static pid_t start_closed(const char *socket_path)
+/* What it prints goes to out; -1: its standard files are closed. */
+static pid_t start(const char *socket_path, int out)
 {
 	const char *binary = getenv("ORBITKV_MANAGER");
 	pid_t pid = fork();
@@ -55,7 +57,12 @@ static pid_t start_closed(const char *socket_path)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		for (int fd = 0; fd <= 2; fd++)
 			close(fd);
-		execl(binary, binary, "--socket", socket_path, "--memory", "64M", (char *)NULL);
+		if (out >= 0) {
+			dup2(out, STDOUT_FILENO);
+			dup2(out, STDERR_FILENO);
+		}
+		execl(binary, binary, "--socket", socket_path, "--memory", "64M", "--numa", "off",
+		      (char *)NULL);
 		_exit(127);
 	}
 	return pid;
@@ -80,15 +87,15 @@ static void await_answer(pid_t pid, const char *socket_path)
 
 START_TEST(closed_standard_files_become_dev_null)
 {
-	char dir[] = "/tmp/orbitkv-test-XXXXXX", path[64], link[64], file[64];
+	char dir[] = "/tmp/orbitkv-test-XXXXXX", path[64], proc[64], file[64];
 	int status;
 	ck_assert(mkdtemp(dir) != NULL);
 	snprintf(path, sizeof(path), "%s/s", dir);
-	pid_t pid = start_closed(path);
+	pid_t pid = start(path, -1);
 	await_answer(pid, path);
 	for (int fd = 0; fd <= 2; fd++) {
-		snprintf(link, sizeof(link), "/proc/%d/fd/%d", (int)pid, fd);
-		ssize_t n = readlink(link, file, sizeof(file) - 1);
+		snprintf(proc, sizeof(proc), "/proc/%d/fd/%d", (int)pid, fd);
+		ssize_t n = readlink(proc, file, sizeof(file) - 1);
 		ck_assert_int_gt(n, 0);
 		file[n] = 0;
 		ck_assert_str_eq(file, "/dev/null");
@@ -100,6 +107,25 @@ START_TEST(closed_standard_files_become_dev_null)
 }
 END_TEST
 
+START_TEST(one_of_a_thing_is_said_in_the_singular)
+{
+	char dir[] = "/tmp/orbitkv-test-XXXXXX", path[64];
+	struct kv_manager m = {0};
+	int fds[2];
+	ck_assert(mkdtemp(dir) != NULL);
+	snprintf(path, sizeof(path), "%s/s", dir);
+	ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+	m.out = fds[0];
+	m.pid = start(path, fds[1]);
+	close(fds[1]);
+	ck_assert(kv_manager_wait_line(&m,
+				       "bytes ready in 1 shard of up to 67108864 on 0 NUMA nodes"));
+	ck_assert(kv_manager_wait_line(&m, ", 1 arena, 67108864 bytes, "));
+	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
+	ck_assert_int_eq(rmdir(dir), 0);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("daemon");
@@ -107,6 +133,7 @@ int main(void)
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, signals_that_stop_nothing_get_a_line_or_none);
 	tcase_add_test(t, a_log_that_nobody_reads_ends_nothing);
+	tcase_add_test(t, one_of_a_thing_is_said_in_the_singular);
 	tcase_add_test(t, closed_standard_files_become_dev_null);
 	suite_add_tcase(s, t);
 	return kv_suite_run(s);

@@ -75,7 +75,7 @@ START_TEST(r5_sigterm_waits_for_a_running_restore)
 	kv_manager_start(&m, small);
 	stand(&s, m.socket_path);
 	ck_assert_int_eq(kill(m.pid, SIGTERM), 0);
-	ck_assert(kv_manager_wait_line(&m, "draining: 1 operations"));
+	ck_assert(kv_manager_wait_line(&m, "draining: 1 operation to end"));
 
 	/* New sessions and new operations are refused with the reason, status still answers. */
 	struct okv_engine_options o;
@@ -115,7 +115,7 @@ START_TEST(second_sigterm_ends_at_once)
 	kv_manager_start(&m, small);
 	stand(&s, m.socket_path);
 	ck_assert_int_eq(kill(m.pid, SIGTERM), 0);
-	ck_assert(kv_manager_wait_line(&m, "draining: 1 operations"));
+	ck_assert(kv_manager_wait_line(&m, "draining: 1 operation to end"));
 	int status = kv_manager_kill(&m, SIGTERM);
 	ck_assert(WIFEXITED(status));
 	ck_assert_int_eq(WEXITSTATUS(status), 128 + SIGTERM);

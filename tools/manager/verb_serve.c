@@ -156,9 +156,10 @@ static void say_ready(struct okv_manager *m, const char *socket_path)
 		socket_path = path;
 	}
 	okv_manager_status_get(m, &st);
-	printf("ready: socket %s, %llu arenas, %llu bytes, control memory %llu bytes per session\n",
-	       socket_path, (unsigned long long)st.arenas, (unsigned long long)st.bytes_total,
-	       (unsigned long long)st.control_bytes);
+	printf("ready: socket %s, %llu arena%s, %llu bytes, control memory %llu bytes per "
+	       "session\n",
+	       socket_path, (unsigned long long)st.arenas, st.arenas == 1 ? "" : "s",
+	       (unsigned long long)st.bytes_total, (unsigned long long)st.control_bytes);
 	fflush(stdout);
 }
 

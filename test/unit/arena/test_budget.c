@@ -241,6 +241,9 @@ START_TEST(control_memory_counts_beside_the_payload)
 	budget.available = 0;
 	ck_assert_int_eq(oki_budget_check_need(&budget, &need, &err), OKV_E_BUDGET);
 	ck_assert_ptr_nonnull(strstr(err.text, "would fit: 0 bytes, or 0 sessions"));
+	need.sessions = 1;
+	ck_assert_int_eq(oki_budget_check_need(&budget, &need, &err), OKV_E_BUDGET);
+	ck_assert_ptr_nonnull(strstr(err.text, "for 1 session, "));
 }
 END_TEST
 
