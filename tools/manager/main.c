@@ -226,7 +226,7 @@ static int parse(int argc, char **argv, const struct option *known, struct argum
 			return EXIT_USAGE;
 		}
 		if (!take_option(args, id, optarg)) {
-			fprintf(stderr, "orbitkv-manager: --%s %s: expected %s; see --help\n",
+			fprintf(stderr, "orbitkv-manager: --%s '%s': expected %s; see --help\n",
 				known[which].name, optarg, expected(id));
 			return EXIT_USAGE;
 		}
@@ -242,9 +242,13 @@ static int parse(int argc, char **argv, const struct option *known, struct argum
 /* A file opened later would take the place of one that is closed, and get the log written to it. */
 static bool open_standard_files(void)
 {
-	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+		if (fcntl(fd, F_GETFD) >= 0)
+			continue;
+		int lowest = open("/dev/null", O_RDWR);
+		if (lowest != fd)
 			return false;
+	}
 	return true;
 }
 
