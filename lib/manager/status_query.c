@@ -19,12 +19,13 @@ static int take_address(const char *socket_path, struct sockaddr_un *ret_addr,
 
 	if (!socket_path)
 		rc = okv_default_socket_path(addr.sun_path, sizeof(addr.sun_path));
-	else if (strlen(socket_path) < sizeof(addr.sun_path))
+	else if (*socket_path && strlen(socket_path) < sizeof(addr.sun_path))
 		strcpy(addr.sun_path, socket_path);
 	else
 		rc = OKV_E_LIMIT;
 	if (rc)
-		return oki_fail(err, rc, OKV_STAGE_ARGUMENTS, "the socket path is too long");
+		return oki_fail(err, rc, OKV_STAGE_ARGUMENTS, "a socket path has 1 to %zu bytes",
+				sizeof(addr.sun_path) - 1);
 	*ret_addr = addr;
 	return 0;
 }

@@ -251,6 +251,7 @@ START_TEST(bad_options_are_named_and_exit_with_2)
 		{"--allow-uid", "bob", "allow-uid", "bob"},
 		{"--allow-uid", "-1", "allow-uid", "-1"},
 		{"--memory", "99999999999T", "memory", "T"},
+		{"--lease-ttl", "", "lease-ttl ''", "seconds"},
 		{"--lease-ttl", "0", "lease-ttl", "seconds"},
 		{"--lease-ttl", "4000001", "lease-ttl", "seconds"},
 		{"--reserve-percent", "0", "reserve-percent", "1 to 100"},
@@ -270,6 +271,8 @@ START_TEST(bad_options_are_named_and_exit_with_2)
 	ck_assert_int_eq(RUN(said, "--memory"), 2);
 	ck_assert_int_eq(RUN(said, "serve", "extra"), 2);
 	ck_assert_msg(strstr(said, "extra") != NULL, "%s", said);
+	ck_assert_int_eq(RUN(said, "status", "--socket", ""), 1);
+	ck_assert_msg(strstr(said, "1 to 107 bytes") != NULL, "%s", said);
 	ck_assert_int_eq(RUN(said, "status", "--memory", "1G"), 2);
 	ck_assert_msg(strstr(said, "--help") != NULL, "%s", said);
 	ck_assert_int_eq(RUN(said, "--help"), 0);

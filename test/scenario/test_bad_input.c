@@ -210,7 +210,7 @@ START_TEST(managers_sockets_and_status)
 	kv_refused(OKV_E_INVAL, okv_manager_status_query(path, 1000, NULL, kv_err));
 	kv_refused(OKV_E_LIMIT, okv_manager_status_query(long_path, 1000, &status, kv_err));
 	kv_refused(OKV_E_CONNECT, okv_manager_status_query("/tmp/no.sock", 0, &status, kv_err));
-	kv_refused(OKV_E_CONNECT, okv_manager_status_query("", 1000, &status, kv_err));
+	kv_refused(OKV_E_LIMIT, okv_manager_status_query("", 1000, &status, kv_err));
 	ck_assert_uint_eq(status.epoch, 5);
 	ck_assert_int_eq(okv_default_socket_path(NULL, 100), OKV_E_LIMIT);
 	ck_assert_int_eq(okv_default_socket_path(buf, 0), OKV_E_LIMIT);
