@@ -13,9 +13,10 @@ static volatile sig_atomic_t stop_signal;
 void tool_explain(char *text, const char *what, int status, const struct okv_error *err)
 {
 	bool detail = err != NULL && err->text[0] != '\0';
+	bool staged = err != NULL && err->stage != OKV_STAGE_NONE;
 
-	snprintf(text, TOOL_TEXT, "%s: %s (%s) %.160s", what, okv_status_name(status),
-		 err != NULL ? okv_stage_name(err->stage) : "-",
+	snprintf(text, TOOL_TEXT, "%s: %s %s%s%s%.160s", what, okv_status_name(status),
+		 staged ? "(" : "", staged ? okv_stage_name(err->stage) : "", staged ? ") " : "",
 		 detail ? err->text : okv_status_text(status));
 }
 
