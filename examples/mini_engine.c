@@ -473,7 +473,7 @@ int main(int argc, char **argv)
 			return 2;
 		}
 		if (!take_option(&opts, option)) {
-			fprintf(stderr, "mini_engine: --%s %s: expected %s; see --help\n",
+			fprintf(stderr, "mini_engine: --%s '%s': expected %s; see --help\n",
 				long_options[which].name, optarg, expected(option));
 			return 2;
 		}

@@ -92,7 +92,7 @@ while [ $# -gt 0 ]; do
 	shift
 done
 
-refuse() { misused "$1 $2: expected $(expected "$1")"; }
+refuse() { misused "$1 '$2': expected $(expected "$1")"; }
 [ "$device" = host ] || [ "$device" = cuda ] || refuse --device "$device"
 { [[ $tokens =~ ^[0-9]{2,4}$ ]] && ((10#$tokens >= 17 && 10#$tokens <= 4096)); } ||
 	refuse --max-tokens "$tokens"

@@ -30,12 +30,12 @@ refuses() {
 }
 
 # Options name themselves, what they were given, and what they take.
-refuses 'orbitkv-bench: --runs 0: expected a whole number from 1 to 1048576' "$bench" --runs 0
-refuses 'orbitkv-bench: --max-bytes 2T: expected a size from 1 byte to 1T' "$bench" --max-bytes 2T
-refuses 'orbitkv-bench: --device gpu: expected host or cuda' "$bench" --device gpu
-refuses 'orbitkv-replay: --engines 65: expected a whole number from 1 to 64' "$replay" --engines 65
-refuses 'orbitkv-replay: --requests 1x: expected a whole number' "$replay" --requests 1x
-refuses 'orbitkv-replay: --device gpu: expected host or cuda' "$replay" --device gpu
+refuses "orbitkv-bench: --runs '0': expected a whole number from 1 to 1048576" "$bench" --runs 0
+refuses "orbitkv-bench: --max-bytes '2T': expected a size from 1 byte to 1T" "$bench" --max-bytes 2T
+refuses "orbitkv-bench: --device 'gpu': expected host or cuda" "$bench" --device gpu
+refuses "orbitkv-replay: --engines '65': expected a whole number from 1 to 64" "$replay" --engines 65
+refuses "orbitkv-replay: --requests '1x': expected a whole number" "$replay" --requests 1x
+refuses "orbitkv-replay: --device 'gpu': expected host or cuda" "$replay" --device gpu
 
 # A case that is none measures nothing, and would end well.
 for name in nosuch geometry/nosuch geometry/ geometryx fragments/513 fragments/2097152 \
@@ -52,9 +52,9 @@ done
 
 # What is no size, or could mean two.
 for size in 0 -1 1.5 1. .5G 4GB 3i 3Ki 12x 1.1234567G 99999999999999999999; do
-	refuses "orbitkv-replay: --memory $size: expected a size" "$replay" --memory "$size"
-	refuses "orbitkv-bench: --max-memory $size: expected a size" "$bench" --max-memory "$size"
-	refuses "orbitkv-manager: --memory $size: expected a size" "$manager" --memory "$size"
+	refuses "orbitkv-replay: --memory '$size': expected a size" "$replay" --memory "$size"
+	refuses "orbitkv-bench: --max-memory '$size': expected a size" "$bench" --max-memory "$size"
+	refuses "orbitkv-manager: --memory '$size': expected a size" "$manager" --memory "$size"
 done
 
 # A file of models: what is wrong with it, and where.

@@ -10,7 +10,7 @@
 
 int tool_expected(const struct tool_option *given, const char *what)
 {
-	fprintf(stderr, "%s: --%s %s: expected %s; see --help\n", given->program, given->name,
+	fprintf(stderr, "%s: --%s '%s': expected %s; see --help\n", given->program, given->name,
 		given->text, what);
 	return -1;
 }
