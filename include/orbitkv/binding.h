@@ -35,6 +35,7 @@ struct okv_layer_schema {
 	uint64_t segment_bytes[OKV_MAX_SEGMENTS]; /* per block, all its tokens; > 0 */
 };
 
+/** Layers whose blocks are found, kept and dropped together: what one block holds of each. */
 struct okv_group_schema {
 	uint32_t kind;		/* enum okv_group_kind */
 	uint32_t block_tokens;	/* tokens per block; > 0 */
@@ -76,6 +77,7 @@ struct okv_namespace_options {
 	const struct okv_group_schema *groups;
 };
 
+/** Fill in size and every default: one rank slot, stage 0 of 1, all else absent. */
 OKV_EXPORT void okv_namespace_options_init(struct okv_namespace_options *opts);
 
 /**
@@ -133,6 +135,7 @@ struct okv_layer {
 	struct okv_owner owner;
 };
 
+/** What okv_binding_register() is told of one rank's tensors; borrowed during the call. */
 struct okv_binding_options {
 	uint32_t size;
 	uint32_t device;      /* enum okv_device_kind */

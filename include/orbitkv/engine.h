@@ -18,6 +18,7 @@ struct okv_op;
 #define OKV_ENGINE_STAGE_TIMES 0x8u  /* take stage clocks; off: no clock is read */
 #define OKV_ENGINE_TRUST_UID 0x10u   /* the Manager may also run as trust_uid */
 
+/** How okv_engine_open() reaches its Manager. */
 struct okv_engine_options {
 	uint32_t size;
 	uint32_t flags;				    /* OKV_ENGINE_* */
@@ -37,6 +38,7 @@ struct okv_engine_options {
 	uint32_t reserved;  /* 0 */
 };
 
+/** Fill in size and every default: a Manager at the default path. NULL is ignored. */
 OKV_EXPORT void okv_engine_options_init(struct okv_engine_options *opts);
 
 /**
@@ -81,6 +83,7 @@ OKV_EXPORT void okv_engine_close(struct okv_engine *engine);
  */
 OKV_EXPORT int okv_engine_fd(struct okv_engine *engine);
 
+/** One operation that ended, as okv_engine_poll() tells it. */
 struct okv_completion {
 	/* The handle that okv_*_start() gave, and wrote before this could come; dangling once you
 	 * released it. */

@@ -28,6 +28,7 @@ struct okv_keys {
 
 #define OKV_LOOKUP_PEEK 0x1u /* only ask: pins nothing, changes nothing, needs no release */
 
+/** What okv_lookup() looks for: keys of one sequence, in one or more of its groups. */
 struct okv_lookup_options {
 	uint32_t size;
 	uint32_t flags;	    /* OKV_LOOKUP_* */
@@ -39,6 +40,7 @@ struct okv_lookup_options {
 	uint32_t reserved;  /* 0 */
 };
 
+/** Fill in size and every default: one consumer, 5 s, no groups yet. NULL is ignored. */
 OKV_EXPORT void okv_lookup_options_init(struct okv_lookup_options *opts);
 
 /** The usable blocks of a group asked for; block i of a sequence is the one that key i names. */
@@ -49,6 +51,7 @@ struct okv_hit {
 	uint32_t reserved;
 };
 
+/** What okv_lookup() found; a lease keeps a copy, okv_lease_result(). */
 struct okv_lookup_result {
 	uint64_t tokens;      /* usable prefix, the same for all groups; 0: a miss */
 	uint32_t group_count; /* as asked, in the order asked */
@@ -79,6 +82,10 @@ struct okv_lease_id {
 	uint8_t bytes[16];
 };
 
+/**
+ * The name by which another session of the same namespace opens this lease: okv_lease_open().
+ * Asks nobody, so the lease may have ended. OKV_E_INVAL for NULL.
+ */
 OKV_EXPORT int okv_lease_id(const struct okv_lease *lease, struct okv_lease_id *ret_id);
 /** What the lease holds, as the lookup said. */
 OKV_EXPORT int okv_lease_result(const struct okv_lease *lease,

@@ -48,6 +48,7 @@ struct okv_manager_options {
 	void *arg; /* for log and progress */
 };
 
+/** Fill in size and every default. NULL is ignored. */
 OKV_EXPORT void okv_manager_options_init(struct okv_manager_options *opts);
 
 /**
@@ -137,6 +138,10 @@ struct okv_manager_status {
 	uint64_t wakeups;	/* times a Manager thread woke from sleep */
 };
 
+/**
+ * Counters of a Manager in this process, beside okv_manager_run() too. Each is right by itself; no
+ * moment has all of them. OKV_E_INVAL for NULL.   Threads any.
+ */
 OKV_EXPORT int okv_manager_status_get(struct okv_manager *m, struct okv_manager_status *ret_status);
 
 /**

@@ -8,6 +8,7 @@
 extern "C" {
 #endif
 
+/** Counters of one engine since it was opened, and what it has at the moment. */
 struct okv_engine_stats {
 	uint64_t restores_started;
 	uint64_t restores_ok;
@@ -26,6 +27,10 @@ struct okv_engine_stats {
 	uint64_t wakeups; /* times a library thread of this engine woke from sleep */
 };
 
+/**
+ * Each counter is right by itself; no moment has all of them.
+ * Errors   OKV_E_INVAL for NULL, OKV_E_FORKED.   Blocks never for the Manager.   Threads any.
+ */
 OKV_EXPORT int okv_stats_get(struct okv_engine *engine, struct okv_engine_stats *ret_stats);
 
 #ifdef __cplusplus

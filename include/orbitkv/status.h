@@ -94,6 +94,7 @@ struct okv_error {
 OKV_EXPORT const char *okv_status_name(int status);
 /** One short sentence. */
 OKV_EXPORT const char *okv_status_text(int status);
+/** The group by the number alone; numbers from 0 on are OKV_STATUS_GROUP_OK. */
 OKV_EXPORT enum okv_status_group okv_status_group(int status);
 /** "prepare" for OKV_STAGE_PREPARE, and so on. */
 OKV_EXPORT const char *okv_stage_name(int stage);

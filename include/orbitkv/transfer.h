@@ -43,6 +43,7 @@ struct okv_restore_group {
 	const uint32_t *pages;
 };
 
+/** What okv_restore_start() copies where; borrowed during the call. */
 struct okv_restore_options {
 	uint32_t size;
 	uint32_t flags; /* OKV_OP_*, OKV_RESTORE_* */
@@ -55,6 +56,7 @@ struct okv_restore_options {
 	struct okv_owner owner; /* kept until drained */
 };
 
+/** Fill in size; everything else is 0: no groups, no events, no streams. NULL is ignored. */
 OKV_EXPORT void okv_restore_options_init(struct okv_restore_options *opts);
 
 /**
@@ -96,6 +98,7 @@ struct okv_publish_group {
 	const uint32_t *pages;	 /* count * pages per block, in block order; so many are read */
 };
 
+/** What okv_publish_start() stores under which keys; borrowed during the call. */
 struct okv_publish_options {
 	uint32_t size;
 	uint32_t flags; /* OKV_OP_* */
@@ -110,6 +113,7 @@ struct okv_publish_options {
 	struct okv_owner owner;
 };
 
+/** Fill in size; everything else is 0: no groups, no event, no streams. NULL is ignored. */
 OKV_EXPORT void okv_publish_options_init(struct okv_publish_options *opts);
 
 /**
@@ -132,6 +136,7 @@ struct okv_stage_times {
 	uint64_t drained;
 };
 
+/** How an operation ended. */
 struct okv_op_result {
 	int32_t status;		      /* final: 0 or OKV_E_* */
 	uint32_t lease_spent;	      /* restore: a share is gone */
