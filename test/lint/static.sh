@@ -1,6 +1,6 @@
 #!/bin/sh
 # clang-tidy and cppcheck over lib/, examples/ and tools/, the format of every C file, shellcheck over
-# every script. Each release of such a tool has findings and a format of its own, so the ones of
+# every script, codespell over every text. Each release of such a tool has findings and a format of its own, so the ones of
 # Debian 12 are used: another release, or none, is skipped with a line; all of them skipped: 77.
 # Usage: static.sh ROOT BUILD_DIR [FILE...]
 # With files (paths from ROOT): of what is checked, those only.
@@ -75,6 +75,9 @@ if have clang-format 14 && pick '^(lib|include|examples|tools|kernels|test)/.*\.
 fi
 if have shellcheck 0.9 && pick '^((lib|include|examples|tools|kernels|test)/.*\.sh|\.ci/run)$'; then
 	xargs shellcheck <"$some" || failed=1
+fi
+if have codespell 2.2.2 && pick '(\.([ch]|cu|in|md|pml|py|sh|txt)|^\.ci/run|meson\.build)$'; then
+	xargs codespell --ignore-words=test/lint/spelling.txt <"$some" || failed=1
 fi
 [ "$ran" -gt 0 ] || exit 77
 exit "$failed"

@@ -5,10 +5,16 @@
 # command to run and fails.
 set -eu
 
+# Without these a check of the lint suite is skipped.
+wanted=
+
 build='gcc libc6-dev meson ninja-build pkgconf liburcu-dev libnuma-dev libxxhash-dev libjansson-dev'
 case "${1-}" in
 build) needed=$build ;;
-test) needed="$build check libsubunit-dev spin" ;;
+test)
+	needed="$build check libsubunit-dev spin"
+	wanted=codespell
+	;;
 *)
 	echo "usage: $0 build|test" >&2
 	exit 2
@@ -20,19 +26,30 @@ if ! command -v dpkg-query >/dev/null; then
 	exit 0
 fi
 
-# shellcheck disable=SC2016,SC2086 # the format is dpkg's; the list is words
-there=$(dpkg-query -W -f '${db:Status-Abbrev}|${Package}\n' $needed 2>/dev/null |
-	sed -n 's/^ii *|//p') || true
-missing=
-for package in $needed; do
-	printf '%s\n' "$there" | grep -qxF "$package" || missing="$missing $package"
-done
-[ -n "$missing" ] || exit 0
+# Which of these packages are not there?
+absent() {
+	# shellcheck disable=SC2016 # the format is dpkg's
+	there=$(dpkg-query -W -f '${db:Status-Abbrev}|${Package}\n' "$@" 2>/dev/null |
+		sed -n 's/^ii *|//p') || true
+	for package; do
+		printf '%s\n' "$there" | grep -qxF "$package" || printf ' %s' "$package"
+	done
+}
+
+# shellcheck disable=SC2086 # words
+missing=$(absent $needed)
+optional=
+# shellcheck disable=SC2086 # words
+[ -z "$wanted" ] || optional=$(absent $wanted)
+[ -n "$missing$optional" ] || exit 0
 
 if [ "$(id -u)" = 0 ]; then
 	as_root='env'
 elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
 	as_root='sudo -n env'
+elif [ -z "$missing" ]; then
+	echo "$0: not there, and not needed:$optional" >&2
+	exit 0
 else
 	echo "$0: these packages are missing; install them with:" >&2
 	echo "  sudo apt-get update && sudo apt-get install --no-install-recommends$missing" >&2
@@ -42,16 +59,21 @@ fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 install() {
-	# shellcheck disable=SC2086 # both are words
 	$as_root DEBIAN_FRONTEND=noninteractive \
-		apt-get install -y -q --no-install-recommends $missing >>"$log" 2>&1
+		apt-get install -y -q --no-install-recommends "$@" >>"$log" 2>&1
 }
 
-echo "installing:$missing"
-install || {
-	$as_root apt-get update -q >>"$log" 2>&1 && install
-} || {
-	cat "$log" >&2
-	echo "$0: apt-get could not install:$missing" >&2
-	exit 1
+# shellcheck disable=SC2086 # words
+try() {
+	echo "installing:$1"
+	install $1 || {
+		$as_root apt-get update -q >>"$log" 2>&1 && install $1
+	} || {
+		cat "$log" >&2
+		echo "$0: apt-get could not install:$1" >&2
+		return 1
+	}
 }
+
+[ -z "$missing" ] || try "$missing"
+[ -z "$optional" ] || try "$optional" || true
