@@ -36,8 +36,8 @@ while read -r file; do
 		[ "$other_rank" -lt "$own_rank" ] ||
 			complain "$file (rank $own_rank) includes $other (rank $other_rank)"
 	done <"$tmp"
-	sed -n 1p "$file" | grep -q '^/\*.*\[[EMB]\]' ||
-		{ sed -n 2p "$file" | grep -q '\[[EMB]\]' || complain "$file: first line does not say who runs it"; }
+	sed -n 1,4p "$file" | grep -q '\[[EMB]\]' ||
+		complain "$file: the first four lines do not say who runs it"
 	[ "$own" = device ] || ! grep -q '#include <cuda' "$file" || complain "$file: CUDA header outside device"
 	[ "$own" = arena ] || ! grep -q '#include <numa' "$file" || complain "$file: libnuma outside arena"
 	[ "$own" = index ] || ! grep -q '#include <urcu' "$file" || complain "$file: liburcu outside index"
