@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The dozen driver calls that this example needs; no CUDA header, no CUDA at link time. */
 #include "cuda_pages.h"
 

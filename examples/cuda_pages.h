@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] GPU memory for KV layers, through the driver API loaded at run time. */
 #ifndef CUDA_PAGES_H
 #define CUDA_PAGES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The smallest whole use of OrbitKV: publish two blocks, wipe the pages, get them back. */
 #include <stdio.h>
 #include <stdlib.h>

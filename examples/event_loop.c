@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [E] A connector's event loop: one thread, one poll(2), many operations at a time, and a cache
  * that may come and go.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [E] Layer events inside a CUDA graph: the forward pass is captured once and replayed after every
  * restore, and each replay waits, layer by layer, for the restore that it was launched behind.

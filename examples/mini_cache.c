@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The OrbitKV calls of mini_engine, in the order in which an engine makes them. */
 #include "mini_cache.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] What mini_engine asks of OrbitKV: publish blocks, find them, bring them back. */
 #ifndef MINI_CACHE_H
 #define MINI_CACHE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [E] A tiny inference engine that keeps its KV cache in OrbitKV.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Pages, page numbers, and block keys. */
 #include "mini_kv.h"
 

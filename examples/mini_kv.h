@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The paged KV cache of mini_engine, in host memory, and the keys of its blocks. */
 #ifndef MINI_KV_H
 #define MINI_KV_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] RMSNorm, rotary attention over paged KV, SwiGLU. Single-threaded and deterministic. */
 #include "mini_model.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] A small decoder-only transformer in plain C: the model that mini_engine serves. */
 #ifndef MINI_MODEL_H
 #define MINI_MODEL_H

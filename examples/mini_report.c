@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Digests, progress, printed lines, and the key=value file. */
 #include "mini_report.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] How far one pass of mini_engine is, and what it found out: for people and for scripts. */
 #ifndef MINI_REPORT_H
 #define MINI_REPORT_H

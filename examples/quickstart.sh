@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # OrbitKV in one command: an engine computes a prompt and is killed; the next one restores it.
 set -euo pipefail
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [E] Tensor parallelism over processes: a scheduler that only looks up, and two ranks that each
  * store and restore their half of the KV heads.

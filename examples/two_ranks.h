@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] What the scheduler and the ranks of two_ranks share. */
 #ifndef TWO_RANKS_H
 #define TWO_RANKS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] A rank of two_ranks: stores and restores its half of every block. */
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # embed.sh IMAGE.fatbin OUT.c: the image as a C array of 64-bit words.
 set -eu
 {

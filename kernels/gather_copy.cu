@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Copies fragments between mapped host memory and pages with a few SMs. */
 #include "gather_copy.h"
 #include "gather_pace.h"

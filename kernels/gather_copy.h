@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] What the copy kernel is told. Plain C: the host fills it, the GPU reads it. */
 #ifndef KERNELS_GATHER_COPY_H
 #define KERNELS_GATHER_COPY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [B] When a group of lanes of the copy kernel may begin its next piece: arithmetic on what a clock
  * says, in units of 1/OKI_GATHER_PACE ns from the group's beginning on. The clocks of two SMs

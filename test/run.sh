@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Build and run every test that needs no GPU. One command on a fresh Debian >= 12 or
 # Ubuntu >= 24.04 machine: it installs what is missing, or says what to install.
 #   test/run.sh              the whole suite

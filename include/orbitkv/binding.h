@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is cached (namespace and schema) and where this rank keeps it (binding). */
 #ifndef ORBITKV_BINDING_H
 #define ORBITKV_BINDING_H

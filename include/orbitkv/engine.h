@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One engine process's connection to a Manager, and its event loop interface. */
 #ifndef ORBITKV_ENGINE_H
 #define ORBITKV_ENGINE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finding cached blocks and holding them. */
 #ifndef ORBITKV_LOOKUP_H
 #define ORBITKV_LOOKUP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The other side: the Manager that owns host memory. Engines need this header for embedded mode. */
 #ifndef ORBITKV_MANAGER_H
 #define ORBITKV_MANAGER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * OrbitKV: a KV cache that outlives its engine. The whole API in one include.
  *

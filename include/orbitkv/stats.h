@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counters of one engine. The Manager's are in manager.h. */
 #ifndef ORBITKV_STATS_H
 #define ORBITKV_STATS_H

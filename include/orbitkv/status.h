@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What calls return, and the words that explain it. */
 #ifndef ORBITKV_STATUS_H
 #define ORBITKV_STATUS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Moving blocks: publish (pages to blocks) and restore (blocks to pages). */
 #ifndef ORBITKV_TRANSFER_H
 #define ORBITKV_TRANSFER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Version of the library this header belongs to. The build reads the numbers from here. */
 #ifndef ORBITKV_VERSION_H
 #define ORBITKV_VERSION_H

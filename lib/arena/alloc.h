@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Which bytes of the shards are whose. Not thread-safe: the index's lock covers it. */
 #ifndef OKI_ARENA_ALLOC_H
 #define OKI_ARENA_ALLOC_H

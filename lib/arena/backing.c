@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Payload memory: sealed memfd shards, touched on their node before anyone sees them. */
 #include "arena/backing.h"
 

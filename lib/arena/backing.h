@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Payload memory: sealed memfd shards, touched on their node before anyone sees them. */
 #ifndef OKI_ARENA_BACKING_H
 #define OKI_ARENA_BACKING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Free extents sorted by size: two levels of bitmaps over lists (as in TLSF). */
 #ifndef OKI_ARENA_BINS_H
 #define OKI_ARENA_BINS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] How much memory this host can still give. */
 #include "arena/budget.h"
 

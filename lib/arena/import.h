@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Payload memory of a Manager, verified and mapped. */
 #ifndef OKI_ARENA_IMPORT_H
 #define OKI_ARENA_IMPORT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] NUMA nodes: which exist, which get shards, and how memory and threads reach them. */
 #include "arena/place.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] First touch: pages of new files allocated and zeroed by many threads, near their node. */
 #include "arena/touch.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] First touch: pages of new files allocated and zeroed by many threads, near their node. */
 #ifndef OKI_ARENA_TOUCH_H
 #define OKI_ARENA_TOUCH_H

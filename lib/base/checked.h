@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Arithmetic that says when it does not fit. */
 #ifndef OKI_BASE_CHECKED_H
 #define OKI_BASE_CHECKED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The one monotonic clock, and polite spinning. */
 #ifndef OKI_BASE_CLOCK_H
 #define OKI_BASE_CLOCK_H

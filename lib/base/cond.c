@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Condition variables on the monotonic clock with nanosecond deadlines. */
 #include "base/cond.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Filling a caller's struct okv_error, and giving up when nothing else is safe. */
 #include "base/error.h"
 

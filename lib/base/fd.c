@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Owned file descriptors. */
 #include "base/fd.h"
 

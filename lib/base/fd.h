@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Owned file descriptors and heap memory with scope cleanup. */
 #ifndef OKI_BASE_FD_H
 #define OKI_BASE_FD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Where log lines go: the caller's function, or nowhere. */
 #include "base/log.h"
 

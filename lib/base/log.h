@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Where log lines go: the caller's function, or nowhere. */
 #ifndef OKI_BASE_LOG_H
 #define OKI_BASE_LOG_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Option structs that carry their size. */
 #ifndef OKI_BASE_OPTIONS_H
 #define OKI_BASE_OPTIONS_H

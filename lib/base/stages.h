@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Stage clocks of one operation: opt-in, one clock, nanoseconds from its start. */
 #ifndef OKI_TRACE_STAGES_H
 #define OKI_TRACE_STAGES_H

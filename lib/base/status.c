@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Names and sentences of status codes. */
 #include <orbitkv/status.h>
 #include <orbitkv/version.h>

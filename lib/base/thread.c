@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Starting a thread that takes no signals meant for the process. */
 #include "base/thread.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The devices of this build. */
 #include "device/device.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] What copies bytes. One const table per device; adding a device is copying one file. */
 #ifndef OKI_DEVICE_DEVICE_H
 #define OKI_DEVICE_DEVICE_H

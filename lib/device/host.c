@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The host device: pages in ordinary memory, copied by a pool of threads. */
 #include "device/device.h"
 

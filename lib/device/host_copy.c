@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The bytes of the host device: where a chunk begins, and copying it. */
 #include "device/host_pool.h"
 

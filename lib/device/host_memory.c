@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Is this memory of the process, for reading and writing? */
 #include "device/host_pool.h"
 

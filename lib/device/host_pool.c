@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The host device's threads: take a chunk, copy it, retire what became complete. */
 #include "device/host_pool.h"
 

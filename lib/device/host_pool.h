@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The host device's queues: threads that copy chunks of the oldest steps of each stream. */
 #ifndef OKI_DEVICE_HOST_POOL_H
 #define OKI_DEVICE_HOST_POOL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Joining the segments of a layer, and layers that lie alike. */
 #include "device/rect.h"
 

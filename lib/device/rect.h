@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] One segment of one run as two nested strided loops, merged as far as both sides allow. */
 #ifndef OKI_DEVICE_RECT_H
 #define OKI_DEVICE_RECT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Bindings: this rank's tensors, proven once, kept alive, drained before they go. */
 #include "engine/engine_private.h"
 

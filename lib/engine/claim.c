@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The grant as the executor's source of parts: claimed here, drained here. */
 #include "engine/engine_private.h"
 

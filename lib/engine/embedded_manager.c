@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] A Manager inside the engine process: same protocol, no daemon. */
 #include "engine/engine_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Opening and closing an engine's connection, and who may still use it. */
 #include "engine/engine_private.h"
 

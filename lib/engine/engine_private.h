@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Between the files of the engine side: objects, owners, locks. */
 #ifndef OKI_ENGINE_PRIVATE_H
 #define OKI_ENGINE_PRIVATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Which pages and events running operations use. */
 #include "engine/engine_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Lookups and leases. */
 #include "engine/engine_private.h"
 

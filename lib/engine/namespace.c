@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Namespaces: the cache identity, agreed with the Manager. */
 #include "engine/engine_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] One descriptor and a batch poll for event loops. */
 #include "engine/engine_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] An operation of the engine: its flags, its end, and what it gives back. */
 #include "engine/engine_private.h"
 

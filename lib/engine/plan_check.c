@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] A plan part in private memory, proven against request, schema and mappings. */
 #include "engine/engine_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] okv_publish_start: pages of a binding into blocks. */
 #include "engine/transfer_private.h"
 

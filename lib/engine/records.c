@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Operation records as the engine moves them: reserve, submit, take the answer, free. */
 #include "engine/engine_private.h"
 

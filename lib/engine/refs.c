@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Counted references to engines, namespaces, bindings and operations; and who may use them. */
 #include "engine/engine_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] okv_restore_start: blocks of a lease into pages of a binding. */
 #include "engine/transfer_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Registration calls: one message and its reply over the socket. */
 #include "engine/engine_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The thread that listens: record changes from the Manager, and its death. */
 #include "engine/engine_private.h"
 

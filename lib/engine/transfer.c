@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Starting a publish or a restore: everything is proven and owned before the Manager hears. */
 #include "engine/transfer_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] What publish and restore share on their way to the Manager. */
 #ifndef OKI_ENGINE_TRANSFER_PRIVATE_H
 #define OKI_ENGINE_TRANSFER_PRIVATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Operations as their callers see them: wait, poll, cancel, release. */
 #include "engine/engine_private.h"
 

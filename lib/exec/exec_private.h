@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Between the files of the executor. */
 #ifndef OKI_EXEC_PRIVATE_H
 #define OKI_EXEC_PRIVATE_H

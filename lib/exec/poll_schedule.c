@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] When the worker looks at its marks again, on devices that do not call back. */
 #include "exec/exec_private.h"
 

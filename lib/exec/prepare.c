@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] What a transfer needs before it may start: a stream of its own, marks, room for
  * results. */
 #include "exec/exec_private.h"

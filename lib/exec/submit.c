@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] From a checked part to device copies, layer by layer in consumption order. */
 #include "exec/exec_private.h"
 

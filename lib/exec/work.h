@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [B] One operation as the executor sees it: parts come from a source, copies go to a device
  * stream, and what happened is told to the source. In an engine the source is a grant.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The thread of one binding that submits copies and never waits for one. */
 #include "exec/exec_private.h"
 

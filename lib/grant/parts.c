@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Parts of a grant: {offered, claimed, closed} in one word, moved by compare-and-swap. */
 #include "grant/parts.h"
 

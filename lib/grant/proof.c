@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] The only place that makes a struct oki_proof. */
 #include "grant/proof.h"
 

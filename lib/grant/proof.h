@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [M] Permission to reuse memory that a grant named. Values of this type are made in
  * lib/grant/proof.c only, from what the record proves; never from a timeout or a closed socket.

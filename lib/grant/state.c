@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The transition table of operation records: one compare-and-swap per edge. */
 #include "grant/state.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] What goes first: one list of the blocks that may go, least recent at its head. */
 #include "index/index_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Lookup: the longest usable prefix, as an answer or pinned by a lease. */
 #include "index/index_private.h"
 

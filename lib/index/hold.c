@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Holds: memory that a grant names, from the request to the proof that copies stopped. */
 #include "index/index_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] The index object: making it, ending it, its threads and its counters. */
 #include "index/index_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [M] What is cached, who holds it, what goes first. One object, one lock inside; lookups that
  * pin nothing run under RCU alone. Every call may come from any thread that called

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Leases: who knows them, when they end. */
 #include "index/index_private.h"
 

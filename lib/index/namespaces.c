@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Cache identities: canonical bytes ↔ id, schema by id. */
 #include "index/index_private.h"
 

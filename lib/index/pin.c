@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Who keeps a block by lease, and how many bytes that is for whom. */
 #include "index/index_private.h"
 

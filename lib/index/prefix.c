@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Which prefix of a sequence is usable, from which of its blocks are there. */
 #include "index/index_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Publish: a slot for every key that has none, as far as space goes. */
 #include "index/index_private.h"
 

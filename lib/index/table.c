@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Key → block: a liburcu hash table, read without a lock. */
 #include "index/index_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] What each kind of request does. */
 #include "manager/manager_private.h"
 

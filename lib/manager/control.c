@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] The control loop: connections, their messages, hang-ups, and the way out. */
 #include "manager/manager_private.h"
 

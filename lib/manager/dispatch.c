@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Dispatchers: take submitted records of their sessions in turn, copy, prove, answer. */
 #include "manager/manager_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] The listening socket: one Manager per path, stale sockets replaced, others' left alone. */
 #include "manager/manager_private.h"
 

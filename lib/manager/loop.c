@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] A thread that watches sessions: follows the table, sleeps on all their bells at once. */
 #include "manager/manager_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] The Manager object: options, memory, stop, attach, status. */
 #include "manager/manager_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] One engine's session: created at hello, lost at hang-up, kept while anything is unresolved.
  */
 #include "manager/manager_private.h"

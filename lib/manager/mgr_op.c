@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] The owner of what a grant names: how operations end, and what is released when. */
 #include "manager/manager_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Grants: plan parts encoded into the bank, offered as space allows. */
 #include "manager/manager_private.h"
 

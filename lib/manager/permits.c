@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Restore permits: how many restores may run per device, whichever session asks. */
 #include "manager/manager_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Socket messages: hello, namespaces, arenas, bindings, status. Control thread only. */
 #include "manager/manager_private.h"
 

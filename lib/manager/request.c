@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Proving a request whole, on a private copy of it. */
 #include "manager/manager_private.h"
 

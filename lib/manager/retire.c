@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] The retire loop: drained grants, consumed parts, released leases, expiry, lost hints. */
 #include "manager/manager_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] What is known of a session, and that its peer broke the protocol. */
 #include "manager/manager_private.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Where the Manager's socket is when nobody says so. */
 #include <orbitkv/manager.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Asking a running Manager for its counters, without opening a session. */
 #include <orbitkv/manager.h>
 

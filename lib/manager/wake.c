@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Waking threads of the Manager, and the engine of a session. */
 #include "manager/manager_private.h"
 

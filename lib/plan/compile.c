@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] From pairs (block, pages) to runs. */
 #include "plan/compile.h"
 

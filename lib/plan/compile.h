@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] From pairs (block, pages) to runs. */
 #ifndef OKI_PLAN_COMPILE_H
 #define OKI_PLAN_COMPILE_H

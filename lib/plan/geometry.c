@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Where a rank's layers are, proven once. */
 #include "plan/geometry.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Pieces of blocks by page, and which of them make a run. */
 #include "plan/join.h"
 

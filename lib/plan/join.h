@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Pieces of blocks by page, and which of them make a run. */
 #ifndef OKI_PLAN_JOIN_H
 #define OKI_PLAN_JOIN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Do two rows of equally spaced byte ranges share a byte? */
 #include "plan/overlap.h"
 

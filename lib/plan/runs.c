@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Runs and the memory to make them in. */
 #include "plan/runs.h"
 

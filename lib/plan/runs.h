@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] What plans become, and the memory that stays between plans. */
 #ifndef OKI_PLAN_RUNS_H
 #define OKI_PLAN_RUNS_H

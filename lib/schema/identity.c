@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The canonical byte string of a namespace. */
 /*
  *   magic, version, bytes of all u32; then fields: tag u32, bytes u32, value; ascending tags

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Where each segment lies inside a block, and in which order layers are consumed. */
 #include "schema/schema.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Cache identity and schema: validated, laid out, and as canonical bytes. */
 #ifndef OKI_PLAN_SCHEMA_H
 #define OKI_PLAN_SCHEMA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Every number, string and pointer of a namespace's options, before anything uses them. */
 #include "schema/schema.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] First-fit extents in a small shared area (request area, plan bank). */
 #include "wire/area.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] First-fit extents in a small shared area (request area, plan bank). Not thread-safe. */
 #ifndef OKI_WIRE_AREA_H
 #define OKI_WIRE_AREA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Socket messages with descriptors, counted exactly, and peer credentials. */
 #include "wire/bootstrap.h"
 

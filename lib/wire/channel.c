@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] One session's shared memory and bells, as each side holds them. */
 #include "wire/channel.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Shared memory files: created sealed, verified before they are mapped. */
 #include "wire/shm.h"
 

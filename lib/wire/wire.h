@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Every byte that two processes share. Fixed-width integers and atomics only. */
 #ifndef OKW_WIRE_H
 #define OKW_WIRE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the cases share: Managers, engines whose every byte is known, and ways to look at both. */
 #ifndef TEST_CASES_CASE_H
 #define TEST_CASES_CASE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Engines of the cases, and what they publish, look up and restore. */
 #include "cases/case.h"
 

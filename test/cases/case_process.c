@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Managers as processes, what /proc says of them, and a gate in memory. */
 #include "cases/case.h"
 

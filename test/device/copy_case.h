@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random layers and runs, and what copying them must do, straight from the words of device.h. */
 #ifndef TEST_DEVICE_COPY_CASE_H
 #define TEST_DEVICE_COPY_CASE_H

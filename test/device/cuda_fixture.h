@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests of the CUDA device share: a GPU or a reason to skip, the driver's own calls,
  * memory, and each copy path in turn. */
 #ifndef TEST_DEVICE_CUDA_FIXTURE_H

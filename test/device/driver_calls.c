@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The driver's own calls by name. */
 #include "device/driver_calls.h"
 

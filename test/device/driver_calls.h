@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The driver's own calls, loaded by name as the engine beside us would have them. */
 #ifndef TEST_DEVICE_DRIVER_CALLS_H
 #define TEST_DEVICE_DRIVER_CALLS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fixture of the ordering tests. */
 #include "device/gpu_case.h"
 

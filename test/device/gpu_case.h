@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fixture of the ordering tests: one binding on GPU 0, two streams, an event for each layer. */
 #ifndef TEST_DEVICE_GPU_CASE_H
 #define TEST_DEVICE_GPU_CASE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels that read and write the tensors as an engine would. */
 #include "gpu_kernels.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels that read and write the tensors as an engine would. Plain C to the callers. */
 #ifndef TEST_DEVICE_GPU_KERNELS_H
 #define TEST_DEVICE_GPU_KERNELS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* KV geometries of public models. */
 #include "device/gpu_models.h"
 

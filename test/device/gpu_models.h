@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* KV geometries of public models, as models.json of the shared data has them. */
 #ifndef TEST_DEVICE_GPU_MODELS_H
 #define TEST_DEVICE_GPU_MODELS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the GPU tests share: a GPU or a reason to skip, tensors in its memory, gates. */
 #ifndef TEST_DEVICE_GPU_SUPPORT_H
 #define TEST_DEVICE_GPU_SUPPORT_H

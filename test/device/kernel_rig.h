@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One device with a stream, pinned host memory and memory of the GPU, and what both must hold. */
 #ifndef TEST_DEVICE_KERNEL_RIG_H
 #define TEST_DEVICE_KERNEL_RIG_H

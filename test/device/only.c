@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One test of a program alone, where KV_ONLY names it: tools that make everything slow run many of
  * them side by side. Linked with --wrap, since Check selects whole cases only.

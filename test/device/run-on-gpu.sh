@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Build here and prove on this machine's GPU what test/run.sh cannot; the summary comes last.
 #   test/device/run-on-gpu.sh               the gpu suite, then the unit and scenario suites
 #   test/device/run-on-gpu.sh --sanitizer   the gpu suite again under compute-sanitizer

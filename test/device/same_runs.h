@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Copy calls for layers of one group, as most tests have them. */
 #ifndef TEST_DEVICE_SAME_RUNS_H
 #define TEST_DEVICE_SAME_RUNS_H

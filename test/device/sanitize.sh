@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The GPU suite under compute-sanitizer, test by test, many at a time: a line for each, then what
 # went wrong. Usage: sanitize.sh BUILD [TOOL:PROGRAM...]
 # JOBS (default: the CPUs, at most 12) run at a time, LIMIT (300) seconds each. test_gpu_process is

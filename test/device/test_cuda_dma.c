@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA device on a real GPU, by each path: bytes against a plain loop, fences, events,
  * contexts, captures. */
 #include <check.h>

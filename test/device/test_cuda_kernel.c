@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The copy kernel on a real GPU: every alignment, few and many rows, SM caps, shifted addresses. */
 #include <check.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layers by the copy kernel on a real GPU, alone and in turns with copy engines: their events come
  * after their bytes, what is counted is exact, and a publish keeps its pace. */
 #include <check.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA device on a real GPU, by each path: memory and registrations, its own and others'. */
 #include <check.h>
 #include <stdio.h>

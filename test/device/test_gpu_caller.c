@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is the caller's stays the caller's: contexts, CUDA errors, captures, registrations, owners.
  */
 #include "device/gpu_case.h"

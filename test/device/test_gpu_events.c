@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layer events, events and pages in use, cancels: what a consumer may rely on, on a real GPU. */
 #include "device/gpu_case.h"
 #include "device/gpu_kernels.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who may touch pages when: ready streams, layer events, events in use, cancels, on a real GPU. */
 #include "device/gpu_case.h"
 #include "device/gpu_kernels.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arenas that are registered in pieces, by each path: blocks that lie across two pieces, pieces
  * that the driver refuses, bindings with different limits. */
 #include "device/gpu_case.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two engine processes on one GPU share a Manager's cache; one of them is killed. */
 #include "device/gpu_support.h"
 #include "support/suite.h"

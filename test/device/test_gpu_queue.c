@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Long queues: a caller's stream with work for long, operations of many fragments behind it, an
  * engine that wants its memory back meanwhile. By each path. */
 #include "device/gpu_support.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Publish and restore on a GPU: every byte of every tensor, in every layout, gaps included. */
 #include "device/gpu_support.h"
 #include "device/gpu_models.h"

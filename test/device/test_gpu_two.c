@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two GPUs: the one that is not named stays untouched, and both share one pool. Skips on one. */
 #include "device/gpu_support.h"
 #include "support/suite.h"

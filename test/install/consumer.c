@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program of someone else's, built against the installed copy, as C and as C++. */
 #include <orbitkv/orbitkv.h>
 

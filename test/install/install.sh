@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Install into an empty directory, then use the copy as a stranger would: headers, pkg-config,
 # library, program. usage: install.sh BUILD_DIR SOURCE_DIR
 set -eu

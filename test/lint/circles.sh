@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # No two files of the library need each other, directly or around: what a file uses of the others
 # can be read from the bottom up. Usage: circles.sh ARCHIVE
 set -eu

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Every exported call and every struct of the public headers has a comment directly before it.
 # Usage: documented.sh INCLUDE_DIR
 set -eu

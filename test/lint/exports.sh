@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The export marks in the public headers, the symbol map, and what the built library exports: one
 # list. Usage: exports.sh INCLUDE_DIR SYMBOL_MAP LIBKV
 set -eu

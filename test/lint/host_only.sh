@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # A build without CUDA, in which every warning is an error. Usage: host_only.sh ROOT
 set -eu
 dir=$(mktemp -d)

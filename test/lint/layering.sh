@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Every file of lib/ includes its own folder or a lower rank only; foreign headers stay in the
 # folders that own them; basenames are unique; files say who runs them. Usage: layering.sh ROOT
 set -eu

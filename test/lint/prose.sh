@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # README.md and doc/*.md: lines of at most 110 characters outside tables and code, no blanks at the
 # ends of lines, and nothing named by a number or word of a document that is not in the repository.
 # test/lint/prose.txt lists what does not comply yet, "RULE FILE" a line: what is listed is not

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # clang-tidy and cppcheck over lib/, examples/ and tools/, the format of every C file, shellcheck over
 # every script, codespell over every text. Each release of such a tool has findings and a format of its own, so the ones of
 # Debian 12 are used: another release, or none, is skipped with a line; all of them skipped: 77.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [B] The bell between two processes: no lost wakeup. Run by run.sh; the code is
  * lib/wire/channel.c, the struct okw_doorbell in lib/wire/wire.h, the argument G1 in

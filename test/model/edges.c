@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Prints every edge of lib/grant/state.c, one a line, as the model prints the ones it takes. */
 #include <stdio.h>
 #include "grant/state.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [B] The life of operation records: engine, Manager, and everything that can go wrong between
  * them. Run by run.sh; states and edges are those of lib/wire/wire.h and lib/grant/state.c.

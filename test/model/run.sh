@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Checks the models with spin and compares the edges they take with lib/grant/state.c.
 # One line per check. Exits 77 (skipped) without spin, 1 if any check fails.
 set -u

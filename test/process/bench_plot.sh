@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # What orbitkv-bench --json says of fragments becomes a picture.
 # usage: bench_plot.sh ORBITKV_BENCH BENCH_PLOT_PY
 set -u

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The test program again as another process, in a given role. */
 #include "process/child.h"
 

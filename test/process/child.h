@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the process tests share: the test program again as another process, in a given role. */
 #ifndef TEST_PROCESS_CHILD_H
 #define TEST_PROCESS_CHILD_H

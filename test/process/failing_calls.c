@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Loaded before libc: one call of the library or of the Manager fails, as FAILING_CALL says.
  *   NAME:N:once|on:FILE[:lib]  the Nth call of NAME, and with `on` all after it; FILE is made when

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Manager of a few lines, served by a thread of the test, that can be wrong at any step. */
 #ifndef TEST_PROCESS_FAKE_MANAGER_H
 #define TEST_PROCESS_FAKE_MANAGER_H

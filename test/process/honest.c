@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An honest engine beside the ones that are not. */
 #include "process/honest.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A session of the wire protocol without the library's engine. */
 #include "process/raw_session.h"
 

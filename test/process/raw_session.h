@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A session of the wire protocol without the library's engine: for peers that do not keep to it. */
 #ifndef TEST_PROCESS_RAW_SESSION_H
 #define TEST_PROCESS_RAW_SESSION_H

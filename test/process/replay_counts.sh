@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Hit counts of the public conversation trace against its known facts, every byte checked.
 # usage: replay_counts.sh [path of orbitkv-replay]
 # Looks for the trace in $OKV_SHARED/data, else in ../shared/data beside the source tree.

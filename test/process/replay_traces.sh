@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Which traces orbitkv-replay takes, and what it says of others.
 # usage: replay_traces.sh ORBITKV_REPLAY
 set -u

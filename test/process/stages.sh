@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # What orbitkv-replay says of a call that failed before any stage: no stage, instead of "(none)".
 # usage: stages.sh [path of orbitkv-replay]
 set -u

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Engines that do not keep to the protocol: each costs itself its session and nobody anything. */
 #include <check.h>
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Engines that lie about their grants, change what is being read, or never let a bell rest. */
 #include <check.h>
 #include <pthread.h>

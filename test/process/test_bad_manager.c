@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Manager that does not keep to the protocol: the engine gets a typed error and lives. */
 #include <check.h>
 #include <fcntl.h>

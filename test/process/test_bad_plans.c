@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Manager that answers operations with what does not hold: an error, and no byte is touched. */
 #include <check.h>
 #include <sched.h>

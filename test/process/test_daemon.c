@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What orbitkv-manager makes of its surroundings: signals, closed descriptors, a log unread. */
 #include <check.h>
 #include <fcntl.h>

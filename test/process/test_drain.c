@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How orbitkv-manager ends, and what its command line says and refuses. */
 #include <check.h>
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* examples/event_loop with a Manager inside, with one that dies under it, and without any. */
 #include <check.h>
 #include <fcntl.h>

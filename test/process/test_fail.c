@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An operation that fails while its first copies still run: they end first, and nobody else waits
  * for them. */
 #include <check.h>

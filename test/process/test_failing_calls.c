@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every call for memory, descriptors, threads and messages that the Manager and the library make
  * fails, one after the other, once and from then on. Whatever it was, they go on or end with a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fork() without exec: the child is told so by every call, and the parent goes on exactly. */
 #include <check.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SIGKILL at any moment: the survivor works, bytes stay exact, nothing is left but the counted. */
 #include <check.h>
 #include <fcntl.h>

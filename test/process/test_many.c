@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Many engines, one Manager: shared blocks and leases, limits, and peers that never get in. */
 #include <check.h>
 #include <dirent.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that orbitkv-manager must not take: what it refuses, and what it counts once. */
 #include <check.h>
 #include <fcntl.h>

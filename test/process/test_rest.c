@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Manager that takes its time: nobody spins for it any more, and its answer is heard all the
  * same. It rings only where nobody says that he looks by himself. */
 #include <check.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Manager that ends and comes back: a new epoch, a miss, and sockets that are never mixed up. */
 #include <check.h>
 #include <fcntl.h>

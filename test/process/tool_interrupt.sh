@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # ^C and SIGTERM end orbitkv-replay, its Manager and its engines, and leave nothing behind; nor does
 # SIGKILL of orbitkv-bench.
 # usage: tool_interrupt.sh ORBITKV_REPLAY ORBITKV_BENCH

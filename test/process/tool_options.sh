@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # What the programs say to options that they cannot take, and the sizes that they take.
 # usage: tool_options.sh ORBITKV_MANAGER ORBITKV_REPLAY ORBITKV_BENCH
 set -u

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ends nobody planned: unregister, close, cancel and full pools while copies are in flight. */
 #include <check.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Wrong arguments to look up and move blocks, foreign and closed handles: nothing changes. */
 #include <limits.h>
 #include <stddef.h>

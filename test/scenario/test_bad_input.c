@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Wrong arguments to open, register and manage: typed errors, and nothing changed. */
 #include <fcntl.h>
 #include <limits.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Publish, look up, restore: exact bytes, nothing else touched. */
 #include <check.h>
 #include <stdlib.h>

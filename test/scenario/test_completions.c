@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Completions: each is told once, to whichever thread, and says which operation it is of. */
 #include <check.h>
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What goes when space is short, what never goes, and what ends by itself. */
 #include <check.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups, segments and tensors of every form: exact bytes, layer by layer, and nothing else. */
 #include <check.h>
 #include <stdlib.h>

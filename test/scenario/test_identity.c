@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* R7: what differs in any field never shares a key, and what is equal always does. */
 #include <check.h>
 #include <pthread.h>

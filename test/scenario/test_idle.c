@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Nothing to do means no wakeup: of no thread, on no side, however long. */
 #include <check.h>
 #include <dirent.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Many operations at once: layers, parts of leases, owners, quiesce, dropped handles. */
 #include <check.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layout and addressing: where a page's bytes lie, what is refused, and what is never touched. */
 #include <check.h>
 #include <stdlib.h>

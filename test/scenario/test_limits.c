@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every table, bank, permit and budget runs full once: a named refusal or a wait, never a hang. */
 #include <check.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Answers that overtake the asker: the record may be free before the asker looks at it again. */
 #include <check.h>
 #include <pthread.h>

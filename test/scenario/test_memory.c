@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a binding holds on to: tensors that must be there, leases that must be released. */
 #include <check.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What beginners get wrong is named: the text says which argument, and what belongs there. */
 #include <check.h>
 #include <stdlib.h>

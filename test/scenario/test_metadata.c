@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a Manager keeps in its own memory for each cached block. */
 #include <check.h>
 #include <malloc.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The geometries of public models (models.json), scaled down: round trips in every form. */
 #include <check.h>
 #include <jansson.h>

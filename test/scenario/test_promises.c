@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The promises R1 to R6, with copies held in flight by a gate in the engine's own pages. */
 #include <check.h>
 #include <stdlib.h>

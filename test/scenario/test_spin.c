@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Callers and workers that spin for an answer, and those that sleep at once: the same outcomes. */
 #include <check.h>
 #include <poll.h>

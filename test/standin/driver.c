@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A CUDA driver without a GPU: one device whose memory is the host's. It has the entry points that
  * the library loads, no others, and stops the process where a GPU would fault. It tests our logic;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The stand-in driver's copy kernel: kernels/gather_copy.cu group by group. A few threads have many
  * groups each and go on with them in turns, so that groups really draw their tickets and raise

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The stand-in driver's memory: who may touch which bytes by which address. */
 #include "standin/standin_driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Work of the stand-in driver: a stream is a queue and a thread, and may share a hardware queue. */
 #include "standin/standin_queue.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The stand-in driver's calls for streams, events, copies and launches. An event holds its last
  * record, and who waits for it takes the record of that moment.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fixture of the stand-in's tests. */
 #include "standin/standin_case.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fixture of the stand-in's tests: a binding on the stand-in driver, tensors in its memory. */
 #ifndef TEST_STANDIN_STANDIN_CASE_H
 #define TEST_STANDIN_STANDIN_CASE_H

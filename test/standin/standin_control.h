@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a test may ask of the stand-in driver beside CUDA's calls; found by dlsym(). */
 #ifndef TEST_STANDIN_STANDIN_CONTROL_H
 #define TEST_STANDIN_STANDIN_CONTROL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between the files of the stand-in driver. */
 #ifndef TEST_STANDIN_STANDIN_DRIVER_H
 #define TEST_STANDIN_STANDIN_DRIVER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The stand-in driver's streams and what is in them. */
 #ifndef TEST_STANDIN_STANDIN_QUEUE_H
 #define TEST_STANDIN_STANDIN_QUEUE_H

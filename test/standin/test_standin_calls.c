@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The stand-in has every entry point that the library loads; the old one lacks the optional ones,
  * and OKV_STANDIN_OLD says that it is meant. A driver that does not start is a named refusal.

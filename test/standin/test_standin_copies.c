@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Publish and restore on the stand-in driver, by every path and in many geometries, with delays at
  * random: every byte is right, no other one changes, and each layer is there when its event is.

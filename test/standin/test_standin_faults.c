@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * S20: each call of the driver fails in turn, once or from then on, while a binding is registered,
  * while it restores and while it publishes. The operation ends, no layer counts as ready that is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The looks at how long kernels wait for SMs, through a whole binding: they are launched while
  * operations go on, decide which way those go, and where they fail nothing else does.

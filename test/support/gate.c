@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A gate in memory: whoever touches the range stops inside its own load or store until it opens. */
 #include "support/gate.h"
 #include "support/gate_fault.h"

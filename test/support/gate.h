@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A gate in memory: whoever touches the range stops inside its own load or store until it opens. */
 #ifndef TEST_SUPPORT_GATE_H
 #define TEST_SUPPORT_GATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The gate without userfaultfd: inaccessible pages, and whoever faults there sleeps in a handler.
  */
 #ifndef TEST_SUPPORT_GATE_FAULT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests share: an engine with tensors whose every byte is known. */
 #include "support/kv.h"
 

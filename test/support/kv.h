@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests share: an engine with tensors whose every byte is known. */
 #ifndef TEST_SUPPORT_KV_H
 #define TEST_SUPPORT_KV_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Publish, look up and restore known blocks in one call each. */
 #include "support/kv.h"
 

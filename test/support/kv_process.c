@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A real Manager process, waited for by what it says. */
 #include "support/kv.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Manager in this process behind a real socket, so that a test can see its counters. */
 #include "support/local.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Wrong calls: the code and a text, nothing changed, and everything works afterwards. */
 #include "support/refused.h"
 

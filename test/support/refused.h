@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Wrong calls: the code and a text, nothing changed, and everything works afterwards. */
 #ifndef TEST_SUPPORT_REFUSED_H
 #define TEST_SUPPORT_REFUSED_H

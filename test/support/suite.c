@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Suites with tests that may be impossible on this machine: each is left out by name. */
 #include "support/suite.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any schema, layers anywhere in one mapping, and a byte oracle. */
 #include "support/tensors.h"
 

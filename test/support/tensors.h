@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the layout tests share: any schema, layers anywhere in one mapping, and a byte oracle. */
 #ifndef TEST_SUPPORT_TENSORS_H
 #define TEST_SUPPORT_TENSORS_H

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Install what building (or testing) needs on Debian 12, Ubuntu 24.04, or newer.
 # usage: install-needed.sh build|test
 # Says nothing and changes nothing when all is there. Without the right to install it prints the

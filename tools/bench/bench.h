@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] orbitkv-bench: the cache beside the plainest ways to move the same bytes, in one run. */
 #ifndef ORBITKV_TOOLS_BENCH_H
 #define ORBITKV_TOOLS_BENCH_H

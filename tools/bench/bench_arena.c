@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] How fast a Manager's memory becomes usable: first touch, import, pin. */
 #include "bench_rig.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The plainest ways to move the same rows, without the cache. */
 #include "bench_rig.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The kinds of work beside a measurement, and the thread that keeps one of them going. */
 #include "bench_beside.h"
 

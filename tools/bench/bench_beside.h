@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Work on the GPU that may run beside a measurement, one kind at a time. */
 #ifndef ORBITKV_TOOLS_BENCH_BESIDE_H
 #define ORBITKV_TOOLS_BENCH_BESIDE_H

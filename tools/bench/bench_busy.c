@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Work beside a measurement, timed before, during and after it. */
 #include "bench_busy.h"
 

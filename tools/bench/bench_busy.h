@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] What the work beside a measurement keeps of its speed. */
 #ifndef ORBITKV_TOOLS_BENCH_BUSY_H
 #define ORBITKV_TOOLS_BENCH_BUSY_H

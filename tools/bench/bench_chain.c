@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Small kernels one after the other, as a model in its decode phase launches them. */
 #include "bench_beside.h"
 

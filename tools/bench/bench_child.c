@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] This program again in another process: a Manager, or a client that looks keys up. */
 #include "bench.h"
 #include "bench_lookup.h"

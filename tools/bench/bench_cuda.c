@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The baselines' streams and events on a GPU. */
 #include "bench_cuda.h"
 #include "bench.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The streams, events and batched copies of orbitkv-bench on a GPU. */
 #ifndef ORBITKV_TOOLS_BENCH_CUDA_H
 #define ORBITKV_TOOLS_BENCH_CUDA_H

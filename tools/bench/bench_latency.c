@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Small operations, and how soon the first layer may be used. */
 #include "bench_rig.h"
 #include "bench_busy.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Lookups by client processes, and an index of millions of blocks. */
 #include "bench_lookup.h"
 #include "bench_rig.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] A client process that looks the same keys up again and again. */
 #ifndef ORBITKV_TOOLS_BENCH_LOOKUP_H
 #define ORBITKV_TOOLS_BENCH_LOOKUP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] orbitkv-bench: options, cases, reports. */
 #include "bench.h"
 #include "bench_beside.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The engine's tensors: split K and V, one tensor per layer, in one stretch of memory; and what
  * fills, poisons and checks them. */
 #include "bench_rig.h"

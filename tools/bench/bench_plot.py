@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A picture (SVG) of what orbitkv-bench measured: rate against fragment size.
 
     orbitkv-bench --case fragments --json >results.json

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] bf16 matrix products, as a model in its prefill phase runs them. */
 #include "bench_beside.h"
 

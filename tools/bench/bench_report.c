@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Rows of labels and figures: a table as they come, JSON at the end. */
 #include "bench.h"
 #include "bench_cuda.h"

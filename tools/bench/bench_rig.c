@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] One engine beside a Manager of its own: store, hold, restore, publish. */
 #include "bench_rig.h"
 

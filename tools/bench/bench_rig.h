@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] One engine with pages of one geometry beside a Manager of its own, and what moves them. */
 #ifndef ORBITKV_TOOLS_BENCH_RIG_H
 #define ORBITKV_TOOLS_BENCH_RIG_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Which pages and which stored blocks an operation has, and the rows that makes. */
 #include "bench_rig.h"
 

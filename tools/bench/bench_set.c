@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Timed sets: warm-up, runs, medians, processor time. */
 #include "bench.h"
 #include "bench_busy.h"

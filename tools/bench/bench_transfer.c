@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Restores and publishes of whole operations, beside the alternatives. */
 #include "bench_rig.h"
 #include "bench_busy.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] What the tools have in common: texts, clocks, pipes, and being told to stop. */
 #include "tool_base.h"
 

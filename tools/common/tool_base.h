@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] What the tools have in common: statuses, texts, clocks, pipes, and being told to stop. */
 #ifndef ORBITKV_TOOLS_TOOL_BASE_H
 #define ORBITKV_TOOLS_TOOL_BASE_H

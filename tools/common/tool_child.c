@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] A tool again in another process: a private Manager, or whatever else it is asked to be. */
 #include "tool_child.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The CUDA driver for the tools, loaded at run time. */
 #include "tool_cuda.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The CUDA driver for the tools, loaded at run time; no CUDA header needed. */
 #ifndef ORBITKV_TOOLS_TOOL_CUDA_H
 #define ORBITKV_TOOLS_TOOL_CUDA_H

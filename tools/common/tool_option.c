@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The value of an option, or what was expected of it. */
 #include "tool_option.h"
 #include "tool_size.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The value of an option, or what was expected of it. */
 #ifndef ORBITKV_TOOLS_TOOL_OPTION_H
 #define ORBITKV_TOOLS_TOOL_OPTION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Bytes that say where they belong, so that a misplaced one betrays its origin. */
 #include "tool_pattern.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Bytes that say where they belong. */
 #ifndef ORBITKV_TOOLS_TOOL_PATTERN_H
 #define ORBITKV_TOOLS_TOOL_PATTERN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] A few threads for plain memcpy, and for filling and checking pages. */
 #include "tool_pool.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The threads of plain memcpy, filling and checking. */
 #ifndef ORBITKV_TOOLS_TOOL_POOL_H
 #define ORBITKV_TOOLS_TOOL_POOL_H

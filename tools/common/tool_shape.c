@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] KV geometries of public models, built in or from a JSON file. */
 #include "tool_shape.h"
 #include "tool_pattern.h"

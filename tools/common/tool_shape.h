@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] KV geometries of models, and the schema of one. */
 #ifndef ORBITKV_TOOLS_TOOL_SHAPE_H
 #define ORBITKV_TOOLS_TOOL_SHAPE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Sizes as people write them: 512M, 1.5G, 64KiB, 200g. */
 #include "tool_size.h"
 

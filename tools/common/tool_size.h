@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Sizes as people write them. */
 #ifndef ORBITKV_TOOLS_TOOL_SIZE_H
 #define ORBITKV_TOOLS_TOOL_SIZE_H

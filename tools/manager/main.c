@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] The orbitkv-manager program: its options and verbs. Built on the public headers alone. */
 #include <orbitkv/manager.h>
 #include <orbitkv/version.h>

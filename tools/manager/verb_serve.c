@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] orbitkv-manager serve: hold the cache until a signal ends it. */
 #include "verbs.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] orbitkv-manager status: a running Manager's counters, for people or as JSON. */
 #include "verbs.h"
 

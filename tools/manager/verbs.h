@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] What orbitkv-manager does once its options are read. Each returns the exit code. */
 #ifndef ORBITKV_TOOLS_MANAGER_VERBS_H
 #define ORBITKV_TOOLS_MANAGER_VERBS_H

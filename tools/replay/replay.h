@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] orbitkv-replay: requests of a trace through the cache, every restored byte checked. */
 #ifndef ORBITKV_TOOLS_REPLAY_H
 #define ORBITKV_TOOLS_REPLAY_H

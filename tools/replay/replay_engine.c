@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] One engine: look a request up, restore and check what is there, publish the rest. */
 #include "replay.h"
 

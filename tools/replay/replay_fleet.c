@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Engine processes that take turns: one request at a time, round robin. */
 #include "replay.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The hash ids of one request, as they stand in its line of JSON. */
 #include "replay_ids.h"
 #include "tool_base.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] orbitkv-replay: what the cache makes of a trace of real requests. */
 #include "replay.h"
 #include "tool_option.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The model of a replay: what its blocks hold, and the Manager that has room for them. */
 #include "replay.h"
 

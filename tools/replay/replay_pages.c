@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] The engine's KV tensors: split K and V, one tensor per layer, in one stretch of memory. */
 #include "replay.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Totals of a replay: progress bar, table, JSON. */
 #include "replay.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Restores on the host device against plain memcpy of the same rows, and lookup latency. */
 #include "replay.h"
 #include "tool_pool.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Read a trace: JSON lines, each with the hash ids of one request's blocks. */
 #include "replay.h"
 #include "replay_ids.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The CUDA device: copy engines, and a kernel on a few SMs for what they are slow at. */
 #include "device/device.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Loading libcuda. */
 #include "device/cuda/cuda_api.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The CUDA driver, loaded at run time. The only place that names its entry points. */
 #ifndef OKI_DEVICE_CUDA_API_H
 #define OKI_DEVICE_CUDA_API_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [B] Which way a copy goes. Rules on sizes, not prices: what each way takes was measured over
  * geometries, sizes and layouts, idle and beside a model (doc/log), and these keep within

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Memory for a stream's tables, and for the counters of its kernels. */
 #include "device/cuda/cuda_device.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Rows to copy-engine operations: few long ones first, one batched call for what is left. */
 #include "device/cuda/cuda_device.h"
 

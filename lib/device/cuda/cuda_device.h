@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Between the files of the CUDA device. */
 #ifndef OKI_DEVICE_CUDA_DEVICE_H
 #define OKI_DEVICE_CUDA_DEVICE_H

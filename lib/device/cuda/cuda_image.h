@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The copy kernel, compiled for every architecture the toolkit knows, as the driver loads it.
  */
 #ifndef OKI_DEVICE_CUDA_IMAGE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] A build without nvcc has no copy kernel: copy engines do everything. */
 #include "device/cuda/cuda_image.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Loading the copy kernel, its tables and its launches. */
 #include "device/cuda/cuda_device.h"
 

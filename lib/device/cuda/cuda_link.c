@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [B] How fast the link is, measured when a GPU is first opened: the difference of a long and a
  * short copy, so that what every copy costs drops out, and the best of a few tries, since nothing

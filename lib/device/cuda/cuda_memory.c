@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Is this memory the GPU's? */
 #include "device/cuda/cuda_device.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The CUDA device of a build without CUDA headers: open says so, and nothing else of a device
  * is called that did not open. */
 #include "device/device.h"

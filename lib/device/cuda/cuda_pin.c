@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Host memory registered with CUDA, once per process. */
 #include "device/cuda/cuda_device.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [B] What depends on the runs of an operation alone: how many rows they have, what copy engines
  * would need for them, and the kernel's table. It is worked out with the first layer of a group, so

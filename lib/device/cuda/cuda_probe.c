@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [B] Does a kernel wait for an SM? Beside a model that may be long, a millisecond where each of
  * its blocks holds an SM so long, and copy engines wait for nobody. No call of the driver's tells,

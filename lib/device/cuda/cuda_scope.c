@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] The GPU's context for the duration of some calls. */
 #include "device/cuda/cuda_device.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Copies by copy engines or by the kernel, and the events of their layers. */
 #include "device/cuda/cuda_device.h"
 

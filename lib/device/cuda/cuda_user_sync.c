@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] What callers bring: events for the layers, and streams to wait for. */
 #include "device/cuda/cuda_device.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The caller overwrites its page table and its keys as soon as a start call returned. Do publish
  * and restore keep what they need of them?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A scheduler looks up, a worker restores much later, and the pool turns over between. Is all that
  * was promised delivered, or an error, and never anything else?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An owner's retain() takes a lock of the caller's that another thread holds around its calls of
  * the library, as Python's interpreter lock is held. Do two registrations wait for each other for

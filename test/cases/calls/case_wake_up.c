@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An engine sleeps: its pages go and come back, at first a part of them, later at other addresses.
  * What do leases and restores do meanwhile?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Engines with host bindings are killed while a publish of theirs copies. Their copies were of the
  * process, so its death proves that they stopped; what does the Manager keep of each, and what is

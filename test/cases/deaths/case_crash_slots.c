@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Engines die one after another in the middle of a copy. Each keeps its place of a session; can an
  * engine still open after as many as there are places?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Eight engines are stopped in the middle of their work. Does another one go on, without a wrong
  * byte and without long waits, and what is left when the eight are killed?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A process that forked helpers meanwhile closes its engine in order. Does its session end, or do
  * the helpers' copies of the socket keep it until no engine can open?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An engine that forked a helper is killed; the helper inherited its socket and never calls the
  * library. Does the Manager notice the death, or does the session pin its blocks while the helper

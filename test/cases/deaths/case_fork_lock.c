@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A child of fork() opens an engine of its own, as the documents allow, while another thread of the
  * parent maps and unmaps arenas. Does it hang on a lock that was held at the fork?

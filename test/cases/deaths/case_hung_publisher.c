@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A publisher is stopped, or killed, in the middle of its copy. Can others store and find those
  * keys? Usage: case_hung_publisher [kill]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The Manager is killed while a restore and a publish copy, and another one takes its place. The
  * restore may end exact or as a lost session, the publish as a lost session; nothing of the old

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The Manager hangs, and a request that waits for it is aborted by its client. When are its pages
  * free again, how long do quiesce and close take?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The Manager is killed and restarted again and again; engines reopen. Is a loss known soon, are
  * sequences of an earlier Manager misses, is every restored byte right, and do descriptors or

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The Manager is stopped by SIGSTOP. How long does each call take, does anything run out while
  * lookups time out, and is all as it was when it goes on?

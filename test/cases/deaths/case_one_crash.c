@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One engine is killed with eight publishes of 1,000 blocks under way. How much of the pool is lost
  * until the Manager restarts, and what can another engine still store?

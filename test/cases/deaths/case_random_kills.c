@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Engines that publish, look up and restore the same sequences: some are killed at random times,
  * others check every byte. Does anything go wrong for those, and what does the Manager keep?

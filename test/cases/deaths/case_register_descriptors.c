@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A process has few descriptors left when it registers a binding. Does the call fail in time, with
  * a reason, and can the engine still be used when there is room again?

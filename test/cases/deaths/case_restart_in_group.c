@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The Manager in a control group with limited memory dies; engines live on and still map its
  * arenas, which count for the group. Can its successor start? Needs a writable memory controller of

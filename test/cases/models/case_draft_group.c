@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Speculative decoding: the last block of the draft model changes and is not stored, the recurrent
  * state is stored at the end only. What is usable, and do engines with and without a draft share

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * FP8 values whose scales lie in a table of their own. Declared as layers they travel with the
  * bytes; is it noticed when the schema forgets them?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Do the Manager's counters of looked-up keys and hits tell the hit ratio? */
 #include "cases/case.h"
 

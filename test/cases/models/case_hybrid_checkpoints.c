@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A model with attention and a recurrent state, which is kept at some blocks only, and a prompt
  * that ends inside a block. How much of the attention is usable, and can the state at the end be

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two engines whose values differ in something that neither says, a dtype of the same size. The
  * reader gets the writer's blocks; with the dtype said it does not.

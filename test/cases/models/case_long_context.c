@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * 128 Ki and a million tokens in blocks of 16: more keys than one call takes. Can they be asked for
  * in pieces, with full attention and with a window?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two pipeline stages are two namespaces that evict apart. A scheduler asks both; how much is of
  * use, the smaller answer, when other traffic goes through one of them?

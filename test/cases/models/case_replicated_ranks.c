@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Four tensor-parallel ranks that hold the same bytes of attention, and each a part of a state.
  * What is stored with a slot per rank, with one slot, and with two namespaces?

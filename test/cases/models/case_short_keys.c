@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A connector cuts its content hash to two bytes. Is it refused or warned, or does it restore
  * another image's values?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A namespace per tenant, by its salt: how many tenants has a Manager in its life, and can one KV
  * pool serve two of them at a time?

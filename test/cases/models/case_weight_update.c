@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * After every weight update old values must not be found, so each update opens a namespace with a
  * new revision. How many updates does a Manager live through, and what do the old ones hold?

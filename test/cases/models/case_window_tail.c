@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A connector passes the keys of a window's tail alone, since it never hashed the rest. The library
  * takes them for the window's first blocks; what does it find and restore?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The Manager is stopped and its queue of connections is full. Does okv_engine_open() return after
  * its timeout of a second?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The index alone: what one large block costs a cache of small ones, and how long single calls hold
  * the one mutex. Usage: case_index_costs [large | ratio | chain | calls]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One session looks up thousands of keys from many threads. What do another one's lookups of one
  * key and publishes of one block take, alone and beside it?

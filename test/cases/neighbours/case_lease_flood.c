@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One session takes leases and never releases them. How much memory do they cost the Manager, and
  * how long does the session's end hold up another one's lookups?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A lease as a pin with a lifetime: does opening it again renew it, what does its handle say when
  * it expired while its owner lives, and what do many pins do to everybody's lookups?

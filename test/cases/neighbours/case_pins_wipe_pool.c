@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A few tiny pins lie spread over the pool, and a block is published that fits nowhere between
  * them. How much is thrown away for nothing? Usage: case_pins_wipe_pool [EVERY]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A prompt larger than the pool that nobody asks for again, against a prefix that is in use all the
  * time. What is left of the prefix, and what keeps it?

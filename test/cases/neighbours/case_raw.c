@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A peer that speaks the protocol by hand. */
 #include "cases/neighbours/case_raw.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A peer that speaks the protocol by hand. */
 #ifndef TEST_CASES_CASE_RAW_H
 #define TEST_CASES_CASE_RAW_H

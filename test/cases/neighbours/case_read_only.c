@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A session that restores only gets descriptors that cannot write. Can its process open the arena
  * again for writing, through /proc, as the Manager's user or as another one that is allowed?

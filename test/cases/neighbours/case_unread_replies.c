@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sessions ask for arenas and never read the replies, whose descriptors count as in flight for the
  * Manager's user. Can another engine still open? Where the user is root there is no such limit:

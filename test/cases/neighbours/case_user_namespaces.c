@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who believes whom across user namespaces? Needs root. */
 #include <sched.h>
 

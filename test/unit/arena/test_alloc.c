@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] The arena allocator against a shadow map of every grain. */
 #include "arena/alloc.h"
 #include "support/suite.h"

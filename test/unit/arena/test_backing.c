@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Shards: sizes, seals, placement, first touch, and nothing left behind on failure. */
 #include "arena/backing.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Memory budgets read from a made-up /proc and /sys. */
 #include "arena/budget.h"
 #include "support/suite.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Importing arenas: what is proven before a byte is mapped. */
 #include "arena/import.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host device: bytes against a plain loop, marks, threads, and no wakeups when idle. */
 #include <check.h>
 #include <dirent.h>

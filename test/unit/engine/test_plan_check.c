@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] A plan part against request, schema and mappings: what is taken, what is refused. */
 #include <check.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* When a worker looks at its marks again: arithmetic on made-up times. */
 #include <check.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* In which order a part goes to the device: copies, events, pieces. The device only writes down. */
 #include <check.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The worker's thread on a made-up device whose copies are over once they were asked about often
  * enough. */
 #include <check.h>

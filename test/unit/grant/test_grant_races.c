@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [B] The transition code of lib/grant with both sides as threads over one record. Each thread
  * yields at random before each atomic access, in the code under test too: it is compiled into

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Tests of lib/grant: the transition table, the parts word, what counts as a proof. */
 #include <check.h>
 #include <stdlib.h>

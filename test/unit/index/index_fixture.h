@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] A pool, an index and one namespace, and words to fill, ask and drain it with. */
 #ifndef TEST_INDEX_FIXTURE_H
 #define TEST_INDEX_FIXTURE_H

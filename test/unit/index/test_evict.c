@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] What goes first when space runs out, and what never goes. */
 #include "index_fixture.h"
 #include "support/suite.h"

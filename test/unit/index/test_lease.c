@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Leases: shares, time, holders, slots, and how much they may pin. */
 #include "index_fixture.h"
 #include "support/suite.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Publish and the end of holds: who stores what, when it is seen, what becomes of the rest. */
 #include "index_fixture.h"
 #include "support/suite.h"

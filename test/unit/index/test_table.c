@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [M] Namespaces, keys, and which prefix of what is there is usable. */
 #include "index_fixture.h"
 #include "support/suite.h"

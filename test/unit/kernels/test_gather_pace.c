@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pace of the copy kernel's groups on made-up clocks, which may go back. */
 #include <check.h>
 

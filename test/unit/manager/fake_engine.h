@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Manager in this process and an engine made by hand: raw messages, raw records. */
 #ifndef FAKE_ENGINE_H
 #define FAKE_ENGINE_H

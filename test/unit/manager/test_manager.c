@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The Manager against records moved by hand: answers, grants, parts, ends, budgets. */
 #include "fake_engine.h"
 #include "manager/manager_private.h"

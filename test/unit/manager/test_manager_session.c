@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The Manager's sessions: hello, registration, bad peers, loss, quarantine. */
 #include "fake_engine.h"
 #include "support/suite.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The Manager's socket, peers that die, and stopping. */
 #include "fake_engine.h"
 #include "support/suite.h"

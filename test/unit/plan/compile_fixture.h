@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Blocks at made-up addresses, and the same random numbers every time. */
 #ifndef TEST_COMPILE_FIXTURE_H
 #define TEST_COMPILE_FIXTURE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Runs stand for exactly the pairs they came from. */
 #include "compile_fixture.h"
 #include "support/suite.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Runs are exactly those of the rules, whatever way the compiler takes to them. */
 #include "compile_fixture.h"
 #include "support/suite.h"

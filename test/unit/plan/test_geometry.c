@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [E] What a rank's tensors may look like, against a byte map. */
 #include <check.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Validation, block layout and canonical bytes of a namespace. */
 #include <check.h>
 #include <stdio.h>

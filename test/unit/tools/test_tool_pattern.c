@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pattern that the tools fill blocks with: every bit of an id counts, misplaced bytes say
  * whose. */
 #include <check.h>

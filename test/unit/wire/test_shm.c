@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Shared memory files: proof before mapping, one mapping per file and rights. */
 #include "wire/shm.h"
 #include "support/suite.h"

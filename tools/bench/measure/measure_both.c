@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A restore and a publish at once: how much of both directions of the link they get. */
 #include <stdio.h>
 

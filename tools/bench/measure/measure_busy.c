@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a matrix product keeps of its speed beside copies. */
 #include <dlfcn.h>
 #include <stdio.h>

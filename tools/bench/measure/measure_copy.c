@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the CUDA device and the executor reach, beside plain copies in the same run. No test: it
  * prints figures. Cases of whole models verify each byte once, over poisoned destinations, before

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the copy kernel takes on the GPU, and its plan on the CPU, apart from the rest. */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the small kernels of a model wait for beside copies: one alone, and many in a row. */
 #include <stdio.h>
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Whole calls of OrbitKV beside the copy kernels of SGLang and LMCache, and one contiguous copy.
 
 Pages of qwen3-8b (36 layers, K and V apart, 32 KiB each), shuffled on both sides. A figure runs

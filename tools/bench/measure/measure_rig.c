@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What measure_copy's cases stand on. */
 #include "tools/bench/measure/measure_rig.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between the files of measure_copy: a model in an arena and on the GPU, one operation, medians. */
 #ifndef TEST_DEVICE_MEASURE_RIG_H
 #define TEST_DEVICE_MEASURE_RIG_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Each way to copy and the chosen one, over geometries, sizes and layouts: on an idle GPU, beside
  * matrix products and beside a chain of small kernels. Shuffled pages and blocks lie anywhere in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The driver's calls replaced by ones that act at once, on memory of the CPU, and count. For one
  * test program each: calls is its own.

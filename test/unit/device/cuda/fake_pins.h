@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The driver's calls replaced by ones that keep the registrations, and that copy at once and look
  * where: no copy leaves its registration. For one test program each: driver is its own.

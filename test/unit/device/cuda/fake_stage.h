@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A device and a stream without a GPU, whose driver is fake_cuda.h. */
 #ifndef TEST_UNIT_FAKE_STAGE_H
 #define TEST_UNIT_FAKE_STAGE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layers of several groups, and copying them until all are taken. */
 #ifndef TEST_UNIT_MIXED_GROUPS_H
 #define TEST_UNIT_MIXED_GROUPS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The driver of order_model.h as the library sees it: its calls, and memory that nothing reads. */
 #ifndef TEST_UNIT_ORDER_DRIVER_H
 #define TEST_UNIT_ORDER_DRIVER_H

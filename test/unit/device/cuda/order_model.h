@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A driver that copies nothing. It keeps, for each stream and event, the past: what has ended for
  * certain once the stream has come there, however slow or fast the GPU does anything else. Every

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What decides which way copies go: their rows and operations, what else goes on, and what of a
  * call is counted. No GPU: the driver's calls copy at once and count. */
 #include <check.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operations copy engines are given: the bytes of a plain loop, few of them, and as many as are
  * counted before. No GPU: the driver's calls are replaced by ones that copy at once and count. */
 #include <check.h>

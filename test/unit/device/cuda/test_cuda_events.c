@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The events of layers behind the kernel's launches. No GPU: the driver's calls are replaced by
  * ones that copy at once and count. */
 #include <check.h>

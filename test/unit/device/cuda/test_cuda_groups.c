@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layers of several groups in one copy call: what one launch has room for, the way they go, and
  * that each follows its own rows. No GPU: the driver's calls copy at once and count. */
 #include <check.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a launch of the kernel is filled: its rows cut into pieces, its loads and its pace. No GPU.
  */
 #include <check.h>

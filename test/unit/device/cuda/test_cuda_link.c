@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How fast the link is, as found by a few copies; and a GPU that is slow is given up in time. No
  * GPU, and no clock but ours. */
 #include <check.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* In what order the streams of an operation copy, for random operations: what follows what is
  * worked out by order_model.h. No GPU. */
 #include <check.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arenas registered in pieces: all or none of them, and no copy that spans two. No GPU. */
 #include <check.h>
 #include <stdio.h>

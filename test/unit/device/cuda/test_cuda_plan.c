@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is worked out once for the runs of an operation: tables, and what copy engines would have to
  * do. No GPU: the driver's calls are replaced by ones that count. */
 #include <check.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How long kernels wait for SMs, what that decides, and what a publish leaves to a restore. No GPU
  * and no clock but ours: the probe's events say what a test wants. */
 #include <check.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* By which way layers are copied, and what follows what. No GPU: the driver's calls are replaced by
  * ones that copy at once and count. */
 #include <check.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Events that callers bring are looked at once, in one scope; streams are waited for where they are
  * busy. No GPU. */
 #include <check.h>
