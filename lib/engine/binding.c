@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] Bindings: this rank's tensors, proven once, kept alive, drained before they go. */
+/* [E] Bindings: this rank's tensors, checked once, kept alive, drained before they are released. */
 #include "engine/engine_private.h"
 
 #include <stdlib.h>
@@ -12,7 +12,8 @@
 #include "base/fd.h"
 #include "base/options.h"
 
-/* Operations at a time whose start calls make no stream (transfer.h). */
+/* Streams made at registration: this many operations can run at once before a start call has to
+ * make one (transfer.h). */
 #define READY_STREAMS 4u
 
 void okv_binding_options_init(struct okv_binding_options *opts)
@@ -157,7 +158,8 @@ static int bind_remote(struct okv_binding *b, const struct okv_binding_options *
 	oki_worker_ops(b->worker)->identify(oki_worker_device(b->worker), bind.device_id,
 					    &bind.node);
 	if (o->device == OKV_DEVICE_HOST) {
-		/* Every process has its own permits: one that holds all stops nobody else. */
+		/* Permits count per process and rank slot, so that one process cannot block
+		 * another. */
 		uint32_t id[2] = {(uint32_t)getpid(), o->rank_slot};
 		memcpy(bind.device_id, id, sizeof(id));
 	}
@@ -287,7 +289,7 @@ static bool wait_drained(struct okv_binding *b, uint64_t deadline)
 	return b->running == 0 || poisoned(b);
 }
 
-/* A Manager that never answers must not keep a closing engine: unclaimed operations end here. */
+/* A Manager that never answers must not block closing: end unclaimed operations here. */
 static void abandon_unclaimed(struct okv_binding *b)
 {
 	struct okv_engine *e = b->ns->engine;
@@ -303,7 +305,7 @@ static void abandon_unclaimed(struct okv_binding *b)
 			continue;
 		pthread_mutex_lock(&op->lock);
 		bool unclaimed = op->phase == OKI_OP_GRANT;
-		/* A claimed one copies what it has and asks for no further part. */
+		/* A claimed one copies the parts it has and asks for no more. */
 		op->cancelled = op->cancelled || !unclaimed;
 		pthread_mutex_unlock(&op->lock);
 		if (unclaimed)
@@ -317,17 +319,17 @@ static void abandon_unclaimed(struct okv_binding *b)
 void oki_binding_drain_stop(struct okv_binding *binding)
 {
 	struct okv_engine *e = binding->ns->engine;
-	int patience = e->options.connect_timeout_ms < 0 ? 5000 : e->options.connect_timeout_ms;
+	int timeout_ms = e->options.connect_timeout_ms < 0 ? 5000 : e->options.connect_timeout_ms;
 	pthread_mutex_lock(&binding->lock);
 	binding->admission = OKI_CLOSED;
-	if (!wait_drained(binding, oki_deadline_ns(patience))) {
+	if (!wait_drained(binding, oki_deadline_ns(timeout_ms))) {
 		pthread_mutex_unlock(&binding->lock);
 		abandon_unclaimed(binding);
 		pthread_mutex_lock(&binding->lock);
 		wait_drained(binding, UINT64_MAX);
 	}
-	/* Poisoned: copies may still run, so worker, pins and owners stay until the process exits.
-	 * What nobody claimed is waited for by nobody either, so it ends here. */
+	/* Poisoned: copies may still run, so worker, registered memory and owners stay until the
+	 * process exits. Nothing waits for unclaimed operations then, so end them here. */
 	if (poisoned(binding) && !binding->shut) {
 		pthread_mutex_unlock(&binding->lock);
 		abandon_unclaimed(binding);
@@ -380,7 +382,7 @@ int okv_binding_quiesce(struct okv_binding *binding, int timeout_ms)
 	if (oki_forked(binding->ns->engine))
 		return OKV_E_FORKED;
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
-	/* It may be unregistered beside us: that frees it only when we are out. */
+	/* A concurrent unregister must not free it while this call uses it. */
 	oki_binding_get(binding);
 	pthread_mutex_lock(&binding->lock);
 	int rc = 0;
@@ -407,7 +409,7 @@ int okv_binding_resume(struct okv_binding *binding)
 	pthread_mutex_lock(&binding->lock);
 	if (binding->admission == OKI_CLOSED)
 		rc = OKV_E_CLOSED;
-	/* While copies run the tensors are there, or the caller broke its word already. */
+	/* Running operations require valid tensors already, so check only when there are none. */
 	else if (binding->running == 0)
 		rc = check_memory(binding, NULL);
 	if (!rc)

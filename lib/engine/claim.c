@@ -8,10 +8,11 @@
 #include "base/error.h"
 #include "grant/parts.h"
 
-/* The worker has dropped it, or all its copies stopped: pages first, then the result. */
+/* The worker dropped it, or all its copies stopped. Release the pages before the result is
+ * visible. */
 static void end_op(struct okv_op *op, enum oki_op_phase phase)
 {
-	/* A publish that had nothing to copy has read its pages as well. */
+	/* A publish without copies ends here unclaimed; its event is due all the same. */
 	struct okv_error err = {0};
 	if (phase == OKI_OP_ABANDONED && op->transfer.final_event && !op->failing)
 		oki_worker_ops(op->binding->worker)
@@ -19,8 +20,8 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 	oki_transfer_fini(op->binding->worker, &op->transfer);
 	oki_op_release_resources(op);
 	pthread_mutex_lock(&op->lock);
-	/* Result and running count at once: who has waited for the operation finds the binding
-	 * drained, and who has drained the binding finds results. */
+	/* Result and running count change together: a caller that waited for the operation finds
+	 * the binding drained, and one that drained the binding finds the results. */
 	pthread_mutex_lock(&op->binding->lock);
 	op->phase = phase;
 	oki_op_set_error(op, err.status, err.text);
@@ -32,8 +33,8 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 	if (!sealed_later || lost) {
 		oki_op_finish(op);
 	} else {
-		/* Who sleeps for it looks by himself from here on: the Manager has to wake as well,
-		 * and would have to wake the session's thread, and that one him. */
+		/* Wake a sleeping caller now to poll for Reaped itself. Otherwise three wakeups
+		 * follow each other: the Manager, the session thread, the caller. */
 		atomic_store(&op->ending, oki_record_of(op));
 		if (atomic_load(&op->waiters) && op->engine->options.spin_us)
 			pthread_cond_broadcast(&op->cond);
@@ -43,7 +44,7 @@ static void end_op(struct okv_op *op, enum oki_op_phase phase)
 	pthread_mutex_unlock(&op->lock);
 }
 
-/* The worker looks at it no more. */
+/* The worker uses it no more: drop its reference. */
 static void drop_op(struct okv_op *op)
 {
 	oki_record_stop_polling(op);
@@ -58,7 +59,7 @@ static bool asks_for_blocks(const struct okv_op *op)
 	return false;
 }
 
-/* With op->lock held. 1: Granted → Active is ours. */
+/* With op->lock held. 1: moved Granted → Active. 0: not yet. Negative: never. */
 static int claim_locked(struct okv_op *op, bool *ret_empty, bool *ret_refused)
 {
 	if (op->phase == OKI_OP_ABANDONED)
@@ -70,7 +71,7 @@ static int claim_locked(struct okv_op *op, bool *ret_empty, bool *ret_refused)
 	if (state != OKW_GRANTED)
 		return 0;
 	if (atomic_load(&op->engine->state) == OKV_E_POISONED) {
-		/* The device is not to be trusted with another copy: the Manager takes it back. */
+		/* No more copies on this device: the Manager revokes the grant. */
 		op->phase = OKI_OP_ABANDONED;
 		oki_op_set_error(op, OKV_E_POISONED, "the engine is poisoned");
 		atomic_fetch_or(&r->engine_flags, OKW_ENGINE_CANCEL);
@@ -78,12 +79,12 @@ static int claim_locked(struct okv_op *op, bool *ret_empty, bool *ret_refused)
 		return -1;
 	}
 	oki_stages_mark(&op->stages, OKI_STAGE_DEQUEUED);
-	/* Stable from Granted on, but for the places of the parts. */
+	/* The reply does not change after Granted, except for its part table. */
 	memcpy(&op->reply.transfer, op->engine->channel.requests + op->reply_offset,
 	       offsetof(struct okw_transfer_reply, part));
 	op->tag = tag;
 	if (!oki_move(r, &op->tag, OKW_ACTIVE, OKI_MOVER_ENGINE))
-		return 0; /* revoked in between: its bell is on the way */
+		return 0; /* revoked in between: the next call finds out */
 	oki_stages_mark(&op->stages, OKI_STAGE_CLAIMED);
 	op->phase = OKI_OP_ACTIVE;
 	op->part_total = op->reply.transfer.part_total;
@@ -99,7 +100,7 @@ static int grant_claim(void *arg, bool *ret_empty)
 	int rc = claim_locked(op, ret_empty, &refused);
 	pthread_mutex_unlock(&op->lock);
 	if (refused) {
-		/* The answer turns the phase to abandoned. */
+		/* This handles Done or Revoked and sets the phase to OKI_OP_ABANDONED. */
 		oki_record_advance(op);
 		pthread_mutex_lock(&op->lock);
 		rc = op->phase == OKI_OP_ABANDONED ? -1 : 0;
@@ -117,17 +118,16 @@ static void grant_rest(void *arg)
 	oki_record_stop_polling(arg);
 }
 
-/* Drained; Reaped is what is left to see. */
+/* After Drained: poll for Reaped. */
 static bool grant_poll_reaped(void *arg, bool last)
 {
 	struct okv_op *op = arg;
-	/* Without the mutex, which a caller that was woken wants, until there is something to do.
-	 */
+	/* Poll without the mutex while nothing changed: a woken caller needs it. */
 	struct okw_record *r = atomic_load(&op->ending);
 	if (r && !last && !atomic_load(&op->final) && OKI_TAG_STATE(oki_tag_load(r)) != OKW_REAPED)
 		return false;
 	pthread_mutex_lock(&op->lock);
-	/* Of an unknown end: the operation and its record stay for ever. */
+	/* Unknown: the operation and its record are never freed. */
 	bool unknown = op->phase == OKI_OP_ACTIVE;
 	bool freed = op->record == OKI_NO_RECORD;
 	bool reaped =
@@ -137,7 +137,7 @@ static bool grant_poll_reaped(void *arg, bool last)
 		return true;
 	if (reaped)
 		oki_record_advance(op);
-	/* Also where the Manager was asked to ring: it may be told sooner from here. */
+	/* Poll even if the Manager was asked to ring: this may be sooner. */
 	if (!freed && !reaped && !last)
 		return false;
 	drop_op(op);
@@ -146,8 +146,8 @@ static bool grant_poll_reaped(void *arg, bool last)
 
 #define BANK_SHARE (OKW_PLAN_BANK_BYTES / OKW_RECORDS)
 
-/* Where the worker copies parts: the same pages every time. It asks for the next part when it is
- * done with the last, whoever's that is. */
+/* One buffer for all parts, so that the same memory is used every time. It is free for the next
+ * part: the worker asks for one only after it has used the previous one, of whichever transfer. */
 static uint8_t *part_memory(struct okv_binding *b)
 {
 	if (!b->part)
@@ -162,7 +162,7 @@ static int copy_part(struct okv_op *op, uint32_t index, uint8_t **ret_part, uint
 	struct okw_control *c = op->engine->channel.control;
 	const struct okw_transfer_reply *reply =
 		(const void *)(op->engine->channel.requests + op->reply_offset);
-	/* Only this part's place: the Manager may be writing the other one. */
+	/* Read only this part's entry: the Manager may be writing the other one. */
 	uint32_t offset = reply->part[index & 1].offset, bytes = reply->part[index & 1].bytes;
 	__asm__ volatile("" ::: "memory");
 	if (bytes > OKW_PART_MAX_BYTES || bytes < sizeof(struct okw_plan_head) ||
@@ -173,10 +173,10 @@ static int copy_part(struct okv_op *op, uint32_t index, uint8_t **ret_part, uint
 	if (!part)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CLAIM, "no memory for a plan part");
 	memcpy(part, c->bank + offset, bytes);
-	/* G4: the copy is complete before the bank space can be offered again. */
+	/* G4: the copy is complete before its bank space can be reused. */
 	atomic_store(&oki_record_of(op)->consumed, index + 1);
-	/* The bank has BANK_SHARE for every record: the last part of that size lets nobody wait,
-	 * so it goes back with Drained. */
+	/* A plan of one part within BANK_SHARE makes no other record wait for bank space, so it
+	 * needs no ring of its own: Drained gives the space back. */
 	if (op->part_total > 1 || bytes > BANK_SHARE)
 		oki_record_ring(op, &c->retire);
 	*ret_part = part;
@@ -196,7 +196,7 @@ static int grant_next(void *arg, struct oki_part *ret_part, struct okv_error *er
 	if (!op->part_total)
 		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM, "a plan without parts");
 	uint32_t index;
-	/* Read before the claim: what a dead Manager had offered by then is still good. */
+	/* Read before the claim: parts offered before the session was lost are still valid. */
 	bool lost = atomic_load(&op->engine->state) != 0;
 	if (!oki_parts_claim(r, &index)) {
 		if (lost)
@@ -224,7 +224,7 @@ static void grant_layer_enqueued(void *arg, uint32_t layer)
 	struct okv_op *op = arg;
 	if (op->kind != OKW_OP_RESTORE)
 		return;
-	/* G8: the layer's copies and its event were recorded before this says so. */
+	/* G8: the layer's copies are enqueued and its event is recorded before the flag is set. */
 	oki_op_flag(op, op->enqueued, layer);
 }
 
@@ -233,7 +233,7 @@ static void grant_layer_done(void *arg, uint32_t layer)
 	struct okv_op *op = arg;
 	if (op->kind != OKW_OP_RESTORE)
 		return;
-	/* G8: the device said that the layer's last byte is there. */
+	/* G8: the device reported that the layer's last byte is in place. */
 	oki_op_flag(op, op->done, layer);
 }
 
@@ -254,7 +254,8 @@ static void grant_enqueued(void *arg)
 		oki_op_flag(op, op->enqueued, op->layer_count);
 }
 
-/* To wake takes as long as a page takes to copy, for a caller and for the Manager that seals. */
+/* A wakeup takes about as long as the copy of a page, so wake the caller, and for a publish the
+ * Manager, before the copies end. */
 static void grant_soon(void *arg)
 {
 	struct okv_op *op = arg;
@@ -265,7 +266,7 @@ static void grant_soon(void *arg)
 	oki_op_soon(op);
 }
 
-/* Nobody can say whether copies still run: nothing of this operation is ever given back. */
+/* It is unknown whether copies still run, so nothing of this operation is ever released. */
 static void grant_unknown(struct okv_op *op)
 {
 	struct okv_engine *e = op->engine;
@@ -301,15 +302,14 @@ static void grant_ended(void *arg, int status, uint64_t bytes)
 	struct oki_parts parts = oki_parts_close(r);
 	r->engine_status = op->failing;
 	memcpy(r->stage, op->stages.ns, sizeof(r->stage));
-	/* G5: every claimed part's copies stopped before this count says so. */
+	/* G5: the copies of every claimed part stopped before this store. */
 	atomic_store(&r->drained, parts.claimed);
 	oki_record_start_polling(op);
 	oki_move(r, &op->tag, OKW_DRAINED, OKI_MOVER_ENGINE);
 	oki_record_ring(op, &op->engine->channel.control->retire);
 	pthread_mutex_unlock(&op->lock);
 	end_op(op, OKI_OP_DRAINED);
-	/* Reaped may have been announced before the phase said drained; else it is settled later.
-	 */
+	/* Reaped is ignored before the phase is OKI_OP_DRAINED, so look once more now. */
 	oki_record_advance(op);
 }
 

@@ -24,7 +24,7 @@ int oki_embedded_start(struct okv_engine *engine, const struct okv_manager_optio
 	int rc = opts ? oki_options_take(&alone, sizeof(alone), opts, "Manager", err) : 0;
 	if (rc)
 		return rc;
-	/* Nobody else can come, so that memory need have room for this session alone. */
+	/* No other session can connect, so reserve memory for one. */
 	if (alone.max_sessions > 1 && alone.max_sessions <= OKW_MAX_SESSIONS)
 		alone.max_sessions = 1;
 	struct okv_manager *m;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] Opening and closing an engine's connection, and who may still use it. */
+/* [E] Engines: open, close, state, statistics. */
 #include "engine/engine_private.h"
 
 #include <stdlib.h>
@@ -144,7 +144,7 @@ void okv_engine_close(struct okv_engine *engine)
 	if (!engine || oki_forked(engine))
 		return;
 	atomic_store(&engine->closing, true);
-	/* Registrations that passed the check before end first, then nothing new can come. */
+	/* Let registrations end that saw closing unset; later ones are refused. */
 	pthread_mutex_lock(&engine->register_lock);
 	pthread_mutex_unlock(&engine->register_lock);
 	shut_bindings(engine);

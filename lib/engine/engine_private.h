@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] Between the files of the engine side: objects, owners, locks. */
+/* [E] Private to lib/engine: objects, ownership, locks. */
 #ifndef OKI_ENGINE_PRIVATE_H
 #define OKI_ENGINE_PRIVATE_H
 
@@ -63,7 +63,7 @@ struct okv_engine {
 	uint32_t free_count;
 	struct oki_area area;
 	struct okv_op *ops[OKW_RECORDS]; /* a reference each */
-	bool table_shut;		 /* nobody listens any more: no new record */
+	bool table_shut;		 /* the session thread ended: no new record */
 
 	pthread_mutex_t register_lock; /* one registration at a time: bindings, arenas */
 	pthread_mutex_t lock;	       /* the list */
@@ -72,7 +72,7 @@ struct okv_engine {
 	_Atomic uint32_t arena_count; /* imported; all or none */
 
 	pthread_mutex_t notify_lock;
-	struct okv_op *notify_head, **notify_tail; /* tail NULL: nobody polls any more */
+	struct okv_op *notify_head, **notify_tail; /* tail NULL: the engine is closed */
 	int notify_fd; /* eventfd, readable while something is to be polled */
 
 	pthread_mutex_t event_lock;
@@ -103,14 +103,13 @@ struct okv_binding {
 	uint32_t owner_count;
 
 	pthread_mutex_t lock;
-	pthread_cond_t drained; /* signalled when running falls to zero, and with gone */
+	pthread_cond_t drained; /* running is 0, gone is set, or the engine is poisoned */
 	enum oki_admission admission;
-	bool shut; /* the worker goes or is gone: nobody may touch it */
-	bool gone; /* all ended: owners are released, or, poisoned, stay until the process exits */
+	bool shut; /* the worker is being stopped or is gone: do not use it */
+	bool gone; /* owners are released or, if poisoned, kept until the process exits */
 	uint32_t running;
-	uint8_t *part; /* the worker's: OKW_PART_MAX_BYTES for the plan part in hand; NULL: not yet
-			*/
-	uint32_t *page_use[OKV_MAX_GROUPS]; /* OKI_PAGE_WRITTEN or how many publishes read it */
+	uint8_t *part; /* the worker's buffer for one plan part; NULL until used */
+	uint32_t *page_use[OKV_MAX_GROUPS]; /* OKI_PAGE_WRITTEN, or how many publishes read it */
 };
 #define OKI_PAGE_WRITTEN UINT32_MAX
 
@@ -123,7 +122,7 @@ struct okv_lease {
 
 enum oki_op_phase {
 	OKI_OP_GRANT,	  /* waiting for the Manager */
-	OKI_OP_ABANDONED, /* never to be claimed: the record goes back on its own */
+	OKI_OP_ABANDONED, /* will not be claimed; the record is freed at Done or Revoked */
 	OKI_OP_ACTIVE,	  /* claimed: copies may run */
 	OKI_OP_DRAINED,	  /* no copy runs any more */
 };
@@ -138,28 +137,29 @@ struct okv_op {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	enum oki_op_phase phase;
-	/* Written under lock but for the flags of layers, which the worker sets; read by waiters
-	 * without it (G8). Who sets one and then sees waiters wakes them. */
+	/* Written under lock, except the flags of layers, which the worker sets without it. Waiters
+	 * read them without the lock (G8). After setting one, wake the waiters if there are any. */
 	_Atomic bool final;	  /* result is complete */
-	_Atomic int failing;	  /* not 0: it will end with an error, known before its end */
+	_Atomic int failing;	  /* not 0: it will end with an error; set before final */
 	_Atomic bool *enqueued;	  /* per layer */
 	_Atomic bool *done;	  /* per layer; in enqueued's memory */
-	_Atomic uint32_t waiters; /* in cond, or on their way into it */
-	/* Of a drained publish: where Reaped will be seen; maybe another operation's by then. */
+	_Atomic uint32_t waiters; /* threads in cond, or about to wait for it */
+	/* Of a drained publish: the record to poll for Reaped. It may belong to another operation
+	 * by the time it is read. */
 	struct okw_record *_Atomic ending;
-	_Atomic bool soon; /* its copies will have ended in a moment */
-	int end_status;	   /* what it will end with, once phase is not OKI_OP_GRANT */
+	_Atomic bool soon; /* hint: its copies are about to end */
+	int end_status;	   /* 0, or the error that it will end with */
 	char end_text[sizeof(((struct okv_op_result *)0)->text)];
 	struct okv_op_result result;
 	uint32_t layer_count;
 
 	bool submitted;	 /* the record left Reserved */
-	bool spinning;	 /* OKW_ENGINE_SPINNING is set; the worker's once it has the transfer */
+	bool spinning;	 /* OKW_ENGINE_SPINNING was set; the worker's once it has the transfer */
 	uint32_t record; /* index, or OKI_NO_RECORD */
 	uint64_t tag;	 /* as this side last saw it */
 	uint32_t extent;
 	uint32_t reply_offset;
-	union { /* private copy of what the Manager answered */
+	union { /* private copy of the reply */
 		struct okw_lookup_reply lookup;
 		struct okw_transfer_reply transfer;
 	} reply;
@@ -177,7 +177,7 @@ struct okv_op {
 	struct okv_owner owner;
 	uint32_t part_total;
 	uint32_t parts_taken;
-	uint32_t next_ordinal[OKV_MAX_GROUPS]; /* least block a later entry may name */
+	uint32_t next_ordinal[OKV_MAX_GROUPS]; /* lowest that the next plan entry may have */
 	bool cancelled;
 	struct oki_stages stages;
 
@@ -187,20 +187,21 @@ struct okv_op {
 };
 
 /* refs.c */
-/* Once before the first engine; what an engine of this process has. */
+/* Call before the first engine is made. A child of fork() gets a new generation; an engine keeps
+ * the one it was opened with. */
 void oki_forks_watch(void);
 uint64_t oki_fork_generation(void);
 bool oki_forked(const struct okv_engine *engine);
 void oki_engine_get(struct okv_engine *engine);
 void oki_engine_put(struct okv_engine *engine);
-/* 0, or why no new work is taken: closed, forked, session lost, poisoned. */
+/* 0, or the reason to refuse new work: closed, forked, session lost, poisoned. */
 int oki_engine_usable(struct okv_engine *engine, struct okv_error *err);
 void oki_ns_get(struct okv_namespace *ns);
 void oki_binding_get(struct okv_binding *binding);
 void oki_binding_put(struct okv_binding *binding);
-/* One that nobody else knows. */
+/* Free a binding that no other thread can reach. */
 void oki_binding_free(struct okv_binding *binding);
-/* With binding->lock held: one operation, or hold, less. */
+/* With binding->lock held: one operation or start call less. */
 void oki_binding_op_done(struct okv_binding *binding);
 /* Wake the worker, if it is still there. */
 void oki_binding_wake(struct okv_binding *binding);
@@ -223,7 +224,7 @@ int oki_embedded_start(struct okv_engine *engine, const struct okv_manager_optio
 		       struct okv_error *err);
 void oki_embedded_stop(struct okv_engine *engine);
 
-/* session.c: the thread that listens */
+/* session.c: the session thread */
 int oki_session_start(struct okv_engine *engine, struct okv_error *err);
 void oki_session_stop(struct okv_engine *engine);
 void oki_session_lost(struct okv_engine *engine, const char *why);
@@ -232,38 +233,43 @@ void oki_session_lost(struct okv_engine *engine, const char *why);
 /* Reserve a record and an extent for request and reply; the op gets a reference in the table. */
 int oki_record_reserve(struct okv_op *op, uint32_t request_bytes, uint32_t reply_bytes,
 		       uint8_t **ret_request, struct okv_error *err);
-/* Fill the head, publish the state, ring. Returns the record, which op may not have any more. */
+/* Fill the head, move to Submitted, ring. Returns the record, which the reply may have freed
+ * already. */
 struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head,
 				     uint32_t request_bytes, bool spinning);
-/* Tell the Manager that this session does not know the lease in that slot any more. */
+/* Tell the Manager that this session no longer needs the lease in that slot. */
 void oki_lease_forget(struct okv_engine *engine, uint32_t slot);
-/* After submitting: if the table was shut meanwhile, nobody else takes the operation out of it. */
+/* After submitting: if the table was shut meanwhile, take the operation out of it, since the thread
+ * that shut it skipped an operation that was not submitted. */
 void oki_record_detach_if_closed(struct okv_op *op);
-/* Look at the record and do what its state asks of this side. Takes op->lock. */
+/* Read the record's state and act on it. Takes op->lock. */
 void oki_record_advance(struct okv_op *op);
-/* The worker polls the record, or will: no bell needed. Before the move it shall not ring for. */
+/* From now on the worker polls the record, so the Manager need not ring for its next move. Call
+ * before the edge to Drained. */
 void oki_record_start_polling(struct okv_op *op);
-/* It does not any more: what happens next rings, what happened before is done inside. */
+/* The worker stops polling: later moves ring, an earlier one is handled inside. */
 void oki_record_stop_polling(struct okv_op *op);
-/* Somebody sleeps for this transfer, or hurries it: while it is unclaimed the session thread hears
- * of it too, since the worker may stand in a copy of another one. */
+/* A caller is about to sleep for this operation, or cancels it. For an unclaimed transfer or a
+ * publish the Manager then rings, so that the session thread handles the next move while the worker
+ * may be busy with the copy of another transfer. */
 void oki_record_enable_wakeups(struct okv_op *op);
-/* Not claimed yet? Then it never will be, and ends with status. */
+/* End an operation that is not claimed yet with status: it never will be claimed. A drained publish
+ * ends with status, too; the worker of an active operation is only woken. */
 void oki_op_abandon(struct okv_op *op, int status, const char *text);
 struct okw_record *oki_record_of(const struct okv_op *op);
 void oki_record_ring(struct okv_op *op, struct okw_doorbell *bell);
 
 /* op.c */
 struct okv_op *oki_op_create(struct okv_engine *engine, uint32_t kind, struct okv_error *err);
-/* With op->lock held: what it will end with; the first one counts. */
+/* With op->lock held: set the error that it will end with; the first one counts. */
 void oki_op_set_error(struct okv_op *op, int status, const char *text);
-/* With op->lock held: the one final result. */
+/* With op->lock held: complete the result and set final, once. */
 void oki_op_finish(struct okv_op *op);
-/* Wake who waits for the whole, to look closely. */
+/* The copies are about to end: wake the waiters of the whole operation to spin. */
 void oki_op_soon(struct okv_op *op);
-/* Set the flag of one layer, or (layer_count) of all, and wake who waits for it. */
+/* Set the flag of one layer, or of all (layer_count), and wake its waiters. */
 void oki_op_flag(struct okv_op *op, _Atomic bool *flags, uint32_t layer);
-/* The operation touches no page any more: release its busy entries, owners and stream. */
+/* The operation uses no page any more: release its in-use entries, owners and stream. */
 void oki_op_release_resources(struct okv_op *op);
 
 /* wait.c */
@@ -273,8 +279,8 @@ int oki_record_wait(struct okv_op *op, struct okw_record *record, int timeout_ms
 /* claim.c: the grant as a source of parts */
 extern const struct oki_transfer_source oki_grant_source;
 /*
- * plan_check.c: a part in private memory against request, schema and mappings. The pairs of
- * ret_part take the place of the entries.
+ * plan_check.c: check a part in private memory against request, schema and mappings. The pairs of
+ * ret_part overwrite the entries in part.
  */
 int oki_plan_check(struct okv_op *op, uint8_t *part, uint32_t bytes, uint32_t index,
 		   struct oki_part *ret_part, struct okv_error *err);
@@ -292,6 +298,6 @@ void oki_binding_drain_stop(struct okv_binding *binding);
 int oki_notify_init(struct okv_engine *engine, struct okv_error *err);
 void oki_notify_push(struct okv_op *op); /* with op->lock held */
 void oki_notify_session(struct okv_engine *engine);
-void oki_notify_drop(struct okv_engine *engine); /* nobody polls any more */
+void oki_notify_drop(struct okv_engine *engine); /* the engine closes: drop queued completions */
 
 #endif

@@ -6,7 +6,8 @@
 
 #include "base/error.h"
 
-/* Undo what was entered for groups before `groups` and for `pages` pages of that one. */
+/* Undo enter_pages() for the groups before `groups` and for the first `pages` pages of that
+ * group. */
 static void leave_pages(struct okv_op *op, uint32_t groups, uint64_t pages)
 {
 	struct okv_binding *b = op->binding;

@@ -65,13 +65,13 @@ static int ask(struct okv_op *op, struct okw_request *head, uint32_t bytes, int 
 {
 	struct okw_record *record =
 		oki_record_submit(op, head, bytes, op->engine->options.spin_us > 0);
-	/* A session lost before this operation was in the table did not see it. */
+	/* If the session was lost before this operation was in the table, nothing else ends it. */
 	if (atomic_load(&op->engine->state))
 		oki_op_abandon(op, OKV_E_SESSION, "the session is lost");
 	oki_record_detach_if_closed(op);
 	int rc = oki_record_wait(op, record, timeout_ms);
 	if (rc == OKV_E_TIMEOUT) {
-		/* Should the answer still come, its lease is given back. */
+		/* If the reply still comes, its lease is released. */
 		oki_op_abandon(op, OKV_E_TIMEOUT, "the Manager did not answer in time");
 		rc = okv_op_wait(op, -1, NULL);
 	}
@@ -80,20 +80,20 @@ static int ask(struct okv_op *op, struct okw_request *head, uint32_t bytes, int 
 	return 0;
 }
 
-/* What the Manager says it holds must fit the schema and, for a lookup (o not NULL), the keys. */
+/* The blocks in the reply must fit the schema and, for a lookup (o not NULL), its keys. */
 static int check_reply(const struct okv_namespace *ns, const struct okv_lookup_options *o,
 		       const struct okw_lookup_reply *reply, struct okv_error *err)
 {
 	uint32_t n = reply->group_count;
-	bool holds = o ? n == o->group_count : n <= ns->schema.group_count;
-	for (uint32_t i = 0; holds && i < n; i++) {
+	bool valid = o ? n == o->group_count : n <= ns->schema.group_count;
+	for (uint32_t i = 0; valid && i < n; i++) {
 		uint32_t group = reply->groups[i].group, most = OKV_MAX_BLOCKS;
 		if (o)
 			most = o->groups[i].count;
-		holds = o ? group == o->groups[i].group : group < ns->schema.group_count;
-		holds = holds && oki_within(reply->groups[i].first, reply->groups[i].count, most);
+		valid = o ? group == o->groups[i].group : group < ns->schema.group_count;
+		valid = valid && oki_within(reply->groups[i].first, reply->groups[i].count, most);
 	}
-	return holds ? 0
+	return valid ? 0
 		     : oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_PREPARE,
 				"the answer names blocks that were not asked for");
 }

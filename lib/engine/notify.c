@@ -17,7 +17,7 @@ int oki_notify_init(struct okv_engine *engine, struct okv_error *err)
 	return 0;
 }
 
-static void raise_fd(struct okv_engine *engine)
+static void signal_fd(struct okv_engine *engine)
 {
 	uint64_t one = 1;
 	/* EAGAIN: at its maximum, so readable already. */
@@ -29,13 +29,13 @@ void oki_notify_push(struct okv_op *op)
 {
 	struct okv_engine *e = op->engine;
 	pthread_mutex_lock(&e->notify_lock);
-	/* A caller that waits may end its operation while another one closes the engine. */
+	/* NULL: another thread has closed the engine meanwhile. */
 	if (e->notify_tail) {
 		oki_op_get(op);
 		op->notify_next = NULL;
 		*e->notify_tail = op;
 		e->notify_tail = &op->notify_next;
-		raise_fd(e);
+		signal_fd(e);
 	}
 	pthread_mutex_unlock(&e->notify_lock);
 }
@@ -43,7 +43,7 @@ void oki_notify_push(struct okv_op *op)
 void oki_notify_session(struct okv_engine *engine)
 {
 	pthread_mutex_lock(&engine->notify_lock);
-	raise_fd(engine);
+	signal_fd(engine);
 	pthread_mutex_unlock(&engine->notify_lock);
 }
 
@@ -89,7 +89,8 @@ int okv_engine_poll(struct okv_engine *engine, struct okv_completion *completion
 	if (!engine->notify_head) {
 		engine->notify_tail = &engine->notify_head;
 		uint64_t count;
-		/* A lost session keeps the descriptor readable: there is something to learn. */
+		/* The descriptor stays readable after session loss, so that callers poll and get
+		 * the error. */
 		if (!lost && read(engine->notify_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
 			oki_log(&engine->log, OKV_LOG_WARN, "cannot reset the notify descriptor");
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] An operation of the engine: its flags, its end, and what it gives back. */
+/* [E] An operation of the engine: its flags, its result, and the release of its resources. */
 #include "engine/engine_private.h"
 
 #include <stdio.h>
@@ -83,7 +83,7 @@ static void set_flags(struct okv_op *op, _Atomic bool *flags, uint32_t layer)
 		atomic_store(&flags[layer], true);
 }
 
-/* G8: after the flag; a waiter says that it will sleep, then looks. */
+/* G8: call after setting the flag; a waiter raises waiters, then reads the flag. */
 static void wake_waiters(struct okv_op *op)
 {
 	if (!atomic_load(&op->waiters))
@@ -110,7 +110,7 @@ void oki_op_finish(struct okv_op *op)
 	if (op->final)
 		return;
 	fill_result(op);
-	/* A lost report of a layer must not outlive the end of the whole. */
+	/* Success means that every layer is ready, even one that was not reported. */
 	if (!op->end_status && op->done) {
 		set_flags(op, op->enqueued, op->layer_count);
 		set_flags(op, op->done, op->layer_count);
@@ -118,7 +118,7 @@ void oki_op_finish(struct okv_op *op)
 	count_end(op, op->end_status);
 	if (op->flags & OKV_OP_NOTIFY)
 		oki_notify_push(op);
-	/* Last: who sees it needs no lock for the rest. */
+	/* Last (G8): a reader that sees it reads the result without the lock. */
 	atomic_store(&op->final, true);
 	pthread_cond_broadcast(&op->cond);
 }
@@ -133,11 +133,12 @@ void oki_op_release_resources(struct okv_op *op)
 {
 	struct okv_binding *b = op->binding;
 	if (op->has_stream) {
-		/* Not claimed: nothing was copied, but the caller's streams may not be through. */
+		/* If not claimed: nothing was copied, but fences on the caller's streams may still
+		 * be pending. */
 		oki_worker_stream_put(b->worker, op->transfer.stream, op->phase == OKI_OP_ACTIVE);
 		op->has_stream = false;
 	}
-	/* Busy entries go before the owners: a released page may be in use again at once. */
+	/* In-use entries first: once an owner is released, its pages may be used again. */
 	pthread_mutex_lock(&b->lock);
 	oki_in_use_leave(op);
 	pthread_mutex_unlock(&b->lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] A plan part in private memory, proven against request, schema and mappings. */
+/* [E] Check a plan part in private memory against request, schema and mappings. */
 #include "engine/engine_private.h"
 
 #include <string.h>
@@ -24,16 +24,16 @@ static int check_head(struct okv_op *op, const struct okw_plan_head *h, uint32_t
 	return 0;
 }
 
-/* What entries of one group in one arena are held against: looked up once for thousands. */
+/* What entries of one group in one arena must match; looked up once for thousands. */
 struct expected {
 	uint32_t group;
 	uint32_t arena;
 	uint32_t count;
-	uint32_t next; /* least block the next entry may name */
-	bool exact;    /* it must name that one */
+	uint32_t next; /* lowest ordinal that the next entry may have */
+	bool exact;    /* the next entry must have that ordinal */
 	uint64_t bytes;
 	uint64_t last_offset;
-	uint8_t *base; /* NULL: nothing is right */
+	uint8_t *base; /* NULL: no entry is valid */
 };
 
 static struct expected expect(const struct okv_op *op, const struct okw_plan_entry *e)
@@ -56,7 +56,7 @@ static struct expected expect(const struct okv_op *op, const struct okw_plan_ent
 }
 
 /* Inside the arena, of the right size, in a known arena and group. */
-static bool is_right(const struct expected *x, const struct okw_plan_entry *e)
+static bool is_valid_entry(const struct expected *x, const struct okw_plan_entry *e)
 {
 	return x->base && e->ordinal < x->count && e->bytes == x->bytes &&
 	       e->offset <= x->last_offset && e->offset % OKI_SEGMENT_ALIGN == 0;
@@ -65,7 +65,7 @@ static bool is_right(const struct expected *x, const struct okw_plan_entry *e)
 static int wrong_entry(const struct expected *x, const struct okw_plan_entry *e, uint32_t i,
 		       struct okv_error *err)
 {
-	if (is_right(x, e))
+	if (is_valid_entry(x, e))
 		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
 				"block %u of group %u where block %u is due", e->ordinal,
 				e->request_group, x->next);
@@ -89,8 +89,8 @@ static void end_group(struct okv_op *op, const struct expected *x, const struct 
 static_assert(sizeof(struct oki_pair) <= sizeof(struct okw_plan_entry), "a pair is no longer");
 
 /*
- * Every entry proven, group after group, and turned into a pair. The pairs take the place of the
- * entries: each ends before the next entry begins.
+ * Check every entry, group after group, and turn it into a pair. Pairs overwrite the entries: each
+ * pair ends before the next entry begins.
  */
 static int take_entries(struct okv_op *op, uint8_t *memory, uint32_t count, struct oki_part *part,
 			struct okv_error *err)
@@ -112,8 +112,9 @@ static int take_entries(struct okv_op *op, uint8_t *memory, uint32_t count, stru
 			if (x.base && group_starts)
 				part->groups[x.group].pairs = &pairs[i];
 		}
-		/* Ascending over all parts: no page of the operation is written twice. */
-		if (!is_right(&x, &e) || e.ordinal < x.next || (x.exact && e.ordinal != x.next))
+		/* Ordinals ascend over all parts, so no page is written twice. */
+		if (!is_valid_entry(&x, &e) || e.ordinal < x.next ||
+		    (x.exact && e.ordinal != x.next))
 			return wrong_entry(&x, &e, i, err);
 		x.next = e.ordinal + 1;
 		struct oki_pair pair = {
@@ -125,8 +126,8 @@ static int take_entries(struct okv_op *op, uint8_t *memory, uint32_t count, stru
 }
 
 /*
- * A restore is all of its blocks: none is missing at the end, and no group is called complete
- * before. A publish may leave out what is stored already.
+ * A restore must have all its blocks at the end, and all blocks of a group before the plan declares
+ * the group done. A publish may leave out blocks that are stored already.
  */
 static int check_complete(struct okv_op *op, uint32_t groups_done, bool last, struct okv_error *err)
 {

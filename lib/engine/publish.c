@@ -22,7 +22,7 @@ static int check_group(const struct okv_binding *b, const struct okv_publish_gro
 	int rc = oki_ns_check_keys(b->ns, k, err);
 	if (rc)
 		return rc;
-	/* A block with fewer valid tokens than its size would be found by whoever asks for all. */
+	/* A lookup would return a partly filled block as a full one. */
 	uint64_t tokens = (uint64_t)k->count * b->ns->schema.groups[k->group].block_tokens;
 	if (g->tokens != tokens)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
@@ -134,7 +134,7 @@ int okv_publish_start(struct okv_binding *binding, const struct okv_publish_opti
 	if (!rc) {
 		write_request(request, &o);
 		struct okw_request head = {.group_count = o.group_count};
-		/* Before its completion may come to another thread. */
+		/* Set before another thread can take its completion. */
 		*ret_op = op;
 		oki_transfer_go(op, &head, bytes);
 	} else if (op) {

@@ -74,7 +74,7 @@ unlock:
 struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head,
 				     uint32_t request_bytes, bool spinning)
 {
-	/* From Submitted on the answer may free the record at any time: its place is taken now. */
+	/* From Submitted on the reply may free the record at any time, so read its index first. */
 	uint32_t index = op->record;
 	struct okw_record *r = oki_record_of(op);
 	head->epoch = op->engine->welcome.epoch;
@@ -85,7 +85,8 @@ struct okw_record *oki_record_submit(struct okv_op *op, struct okw_request *head
 	memcpy(op->engine->channel.requests + op->extent, head, sizeof(*head));
 	pthread_mutex_lock(&op->lock);
 	oki_parts_reset(r);
-	/* Relaxed as there: the record is ours until the move below publishes all of it (G2). */
+	/* Relaxed, as in oki_parts_reset(): the record is the engine's until the move below
+	 * publishes all of it (G2). */
 	atomic_store_explicit(&r->engine_flags, spinning ? OKW_ENGINE_SPINNING : 0,
 			      memory_order_relaxed);
 	r->kind = op->kind;
@@ -134,11 +135,11 @@ void oki_op_abandon(struct okv_op *op, int status, const char *text)
 		if (!wake)
 			oki_op_finish(op);
 	} else if (!op->final && op->phase == OKI_OP_DRAINED) {
-		/* A publish that drained: whether it was sealed cannot be learned any more. */
+		/* A drained publish: whether it was sealed stays unknown. */
 		oki_op_set_error(op, status, text);
 		oki_op_finish(op);
 	} else if (!op->final && op->phase == OKI_OP_ACTIVE) {
-		/* Its worker may wait for a part that nobody offers any more. */
+		/* Its worker may wait for a part that will not be offered. */
 		wake = true;
 	}
 	pthread_mutex_unlock(&op->lock);
@@ -168,7 +169,7 @@ void oki_record_detach_if_closed(struct okv_op *op)
 	oki_op_put(op);
 }
 
-/* Take a private copy of the answer: the area belongs to the next operation once it is free. */
+/* Copy the reply to private memory: its extent may be reused once it is free. */
 static void take_reply(struct okv_op *op, const struct okw_record *r)
 {
 	uint32_t bytes = r->reply_bytes;
@@ -190,7 +191,7 @@ void oki_lease_forget(struct okv_engine *engine, uint32_t slot)
 		return;
 	/* G6 */
 	atomic_fetch_or(&c->lease_release[slot / 64], 1ull << (slot % 64));
-	/* Any dirty bit will do: the listener looks at the whole bitmap. */
+	/* Any dirty bit will do: the Manager reads the whole bitmap. */
 	oki_doorbell_ring(&c->retire, engine->channel.manager_doorbell, slot % OKW_RECORDS);
 }
 
@@ -216,7 +217,7 @@ static void handle_terminal_state(struct okv_op *op, struct okw_record *r, uint6
 	oki_move(r, &op->tag, OKW_FREE, OKI_MOVER_ENGINE);
 	free_record(op);
 	if (op->final) {
-		/* A lookup nobody waits for any more may have pinned blocks: let them go. */
+		/* An abandoned lookup may have pinned blocks: release its lease. */
 		if (status == 0 && !op->binding)
 			oki_lease_forget(op->engine, op->reply.lookup.lease_slot);
 		return;
@@ -227,7 +228,8 @@ static void handle_terminal_state(struct okv_op *op, struct okw_record *r, uint6
 	} else if (op->phase == OKI_OP_GRANT) {
 		op->phase = OKI_OP_ABANDONED;
 		oki_op_set_error(op, status, text);
-		/* A transfer is final when its worker has dropped it and its pages are free. */
+		/* A transfer is final only after its worker dropped it and its pages are
+		 * released. */
 		if (!op->binding)
 			oki_op_finish(op);
 	}
@@ -266,18 +268,18 @@ void oki_record_advance(struct okv_op *op)
 void oki_record_start_polling(struct okv_op *op)
 {
 	_Atomic uint32_t *flags = &oki_record_of(op)->engine_flags;
-	/* A publish is told at Reaped. Who sleeps for that, or waits for its completion, must not
-	 * depend on this thread, which may stand in another transfer's copy by then. */
-	bool told = op->kind == OKW_OP_PUBLISH &&
-		    (op->flags & OKV_OP_NOTIFY || atomic_load(&op->waiters));
-	op->spinning = op->engine->options.spin_us && !told;
+	/* A publish is final at Reaped. If a caller sleeps for it or gets a completion, the Manager
+	 * must ring, since this thread may be busy with another transfer's copy by then. */
+	bool needs_ring = op->kind == OKW_OP_PUBLISH &&
+			  (op->flags & OKV_OP_NOTIFY || atomic_load(&op->waiters));
+	op->spinning = op->engine->options.spin_us && !needs_ring;
 	if (op->spinning)
 		atomic_fetch_or(flags, OKW_ENGINE_SPINNING);
 	else
 		atomic_fetch_and(flags, ~OKW_ENGINE_SPINNING);
 }
 
-/* G1: clear the flag, then look; the Manager moves, then reads the flag. */
+/* G1: clear the flag, then read the tag; the Manager moves the tag, then reads the flag. */
 static void enable_wakeups(struct okv_op *op)
 {
 	pthread_mutex_lock(&op->lock);
@@ -289,8 +291,8 @@ static void enable_wakeups(struct okv_op *op)
 
 void oki_record_stop_polling(struct okv_op *op)
 {
-	/* Ours alone, and not the shared flag: a Manager that sets that one gets no further look.
-	 */
+	/* Test private memory, not the shared flag: a peer that sets the flag again must not cause
+	 * another look. */
 	if (!op->spinning)
 		return;
 	op->spinning = false;
@@ -300,10 +302,10 @@ void oki_record_stop_polling(struct okv_op *op)
 void oki_record_enable_wakeups(struct okv_op *op)
 {
 	pthread_mutex_lock(&op->lock);
-	/* What only a move of the record can end; a claimed restore ends with its copies. */
-	bool ends_there = op->binding && !op->final &&
-			  (op->phase == OKI_OP_GRANT || op->kind == OKW_OP_PUBLISH);
+	/* These end only with a move of the record; a claimed restore ends with its copies. */
+	bool ends_by_move = op->binding && !op->final &&
+			    (op->phase == OKI_OP_GRANT || op->kind == OKW_OP_PUBLISH);
 	pthread_mutex_unlock(&op->lock);
-	if (ends_there)
+	if (ends_by_move)
 		enable_wakeups(op);
 }

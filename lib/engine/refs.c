@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] Counted references to engines, namespaces, bindings and operations; and who may use them. */
+/* [E] Counted references to engines, namespaces, bindings and operations; is an engine usable? */
 #include "engine/engine_private.h"
 
 #include <stdlib.h>

@@ -180,7 +180,7 @@ int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
 			.lease_slot = lease->slot,
 		};
 		memcpy(head.lease_id, lease->id.bytes, sizeof(head.lease_id));
-		/* Before its completion may come to another thread. */
+		/* Set before another thread can take its completion. */
 		*ret_op = op;
 		oki_transfer_go(op, &head, bytes);
 	} else if (op) {

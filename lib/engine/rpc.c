@@ -53,7 +53,7 @@ static int reply_error(const struct oki_message *m, uint32_t kind, struct okv_er
 			(int)(m->body_bytes < 200 ? m->body_bytes : 200), (const char *)m->body);
 }
 
-/* Receive until the reply to serial comes; older ones are of calls that timed out. */
+/* Receive until the reply to serial comes; earlier serials are of calls that timed out. */
 static int receive_reply(struct okv_engine *engine, uint32_t serial,
 			 struct oki_message *ret_message, struct okv_error *err)
 {
@@ -84,7 +84,8 @@ static int call(struct okv_engine *engine, uint32_t kind, uint32_t reply_kind, c
 		return oki_fail(err, OKV_E_CLOSED, OKV_STAGE_REGISTER, "the engine is closed");
 	uint32_t serial = ++engine->rpc_serial;
 	int rc = oki_message_send(engine->sock, kind, serial, 0, body, bytes, NULL, 0, err);
-	/* A Manager that refuses the connection says why before it hangs up. */
+	/* Receive even after OKV_E_SESSION: a Manager that refuses the connection sends the reason
+	 * before it hangs up. */
 	if (rc && rc != OKV_E_SESSION)
 		return rc;
 	rc = receive_reply(engine, serial, ret_message, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] The thread that listens: record changes from the Manager, and its death. */
+/* [E] The session thread: record changes from the Manager, and the loss of the session. */
 #include "engine/engine_private.h"
 
 #include <errno.h>
@@ -41,15 +41,15 @@ static bool serve_dirty(struct okv_engine *e)
 	return any;
 }
 
-/* End what can still end without the Manager; copies that run go on to their own end. */
+/* End operations that can end without the Manager; copies that run continue to their end. */
 static void end_waiting(struct okv_engine *e, int status, const char *why)
 {
 	for (uint32_t i = 0; i < OKW_RECORDS; i++) {
 		struct okv_op *op = op_at(e, i);
 		if (!op)
 			continue;
-		/* What the Manager answered before it went stays readable; a running operation's
-		 * worker is woken and learns that no part follows. */
+		/* A reply that came before the loss counts. The worker of an active operation is
+		 * woken and finds that no part follows. */
 		oki_record_advance(op);
 		oki_op_abandon(op, status, why);
 		oki_op_put(op);
@@ -59,7 +59,7 @@ static void end_waiting(struct okv_engine *e, int status, const char *why)
 void oki_session_lost(struct okv_engine *engine, const char *why)
 {
 	int usable = 0;
-	/* A poisoned engine stays that, but what waits for the Manager ends all the same. */
+	/* A poisoned engine stays poisoned, but operations that wait for the Manager end. */
 	atomic_compare_exchange_strong(&engine->state, &usable, OKV_E_SESSION);
 	oki_log(&engine->log, OKV_LOG_WARN, "session lost: %s", why);
 	end_waiting(engine, OKV_E_SESSION, why);
@@ -73,8 +73,8 @@ static void drain_fd(int fd)
 		;
 }
 
-/* The kernel has no memory to wait with, or so it says: go on without, but not at full speed. */
-static void rest_a_little(void)
+/* poll() failed, perhaps for lack of memory: retry, but not in a busy loop. */
+static void sleep_1ms(void)
 {
 	const struct timespec ms = {.tv_nsec = 1000000};
 	nanosleep(&ms, NULL);
@@ -90,7 +90,8 @@ static void *session_main(void *arg)
 {
 	struct okv_engine *e = arg;
 	struct okw_doorbell *bell = &e->channel.control->engine;
-	/* events 0 on the socket: its replies belong to whoever called, only hang-up is ours. */
+	/* events 0 on the socket: the calling thread reads its replies; only the hang-up counts
+	 * here. */
 	struct pollfd fds[3] = {
 		{.fd = e->stop_fd, .events = POLLIN},
 		{.fd = e->channel.engine_doorbell, .events = POLLIN},
@@ -103,7 +104,7 @@ static void *session_main(void *arg)
 		oki_doorbell_awake(bell);
 		atomic_fetch_add_explicit(&e->counters.wakeups, 1, memory_order_relaxed);
 		if (n < 0 && errno != EINTR) {
-			rest_a_little();
+			sleep_1ms();
 			if (is_stopped(e))
 				return NULL;
 		}
@@ -135,8 +136,9 @@ int oki_session_start(struct okv_engine *engine, struct okv_error *err)
 }
 
 /*
- * Nobody listens any more: every operation left in the table ends here. One that is reserved but
- * not submitted is its starter's to take out; one that still copies (poisoned) keeps its record.
+ * The session thread has ended, so end every operation left in the table. One that is reserved but
+ * not submitted is taken out by the thread that starts it; one that may still copy (poisoned) keeps
+ * its record.
  */
 static void empty_table(struct okv_engine *e)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] Starting a publish or a restore: everything is proven and owned before the Manager hears. */
+/* [E] Start a publish or a restore: check and retain everything before the request is submitted. */
 #include "engine/transfer_private.h"
 
 #include <stdlib.h>
@@ -102,9 +102,9 @@ static int admit(struct okv_op *op, struct okv_error *err)
 static int make_ready(struct okv_op *op, const struct okv_ready *ready, struct okv_error *err)
 {
 	struct oki_worker *w = op->binding->worker;
-	int held = oki_worker_stream_get(w, &op->transfer.stream, err);
-	if (held < 0)
-		return held;
+	int fenced = oki_worker_stream_get(w, &op->transfer.stream, err);
+	if (fenced < 0)
+		return fenced;
 	op->has_stream = true;
 	int rc = oki_transfer_init(w, &op->transfer, err);
 	if (rc)
@@ -113,7 +113,7 @@ static int make_ready(struct okv_op *op, const struct okv_ready *ready, struct o
 				      err);
 	if (rc < 0)
 		return rc;
-	op->transfer.fenced = held || rc > 0;
+	op->transfer.fenced = fenced || rc > 0;
 	oki_stages_mark(&op->stages, OKI_STAGE_READY);
 	return 0;
 }
@@ -143,12 +143,12 @@ void oki_transfer_go(struct okv_op *op, struct okw_request *head, uint32_t reque
 			 1);
 	head->binding_id = op->binding->id;
 	head->namespace_id = op->binding->ns->id;
-	oki_op_get(op); /* ours: another thread may be told of its end, and release it */
-	/* The worker looks by itself from the moment it has the transfer until it rests. */
+	oki_op_get(op); /* ours: another thread may take its completion and release it */
+	/* Spinning: the worker polls from the moment it has the transfer until it rests. */
 	oki_record_submit(op, head, request_bytes, op->engine->options.spin_us > 0);
 	oki_op_get(op); /* the worker's */
 	oki_worker_submit(op->binding->worker, &op->transfer);
-	/* A session lost before this operation was in the table did not see it. */
+	/* If the session was lost before this operation was in the table, nothing else ends it. */
 	if (atomic_load(&op->engine->state))
 		oki_op_abandon(op, OKV_E_SESSION, "the session is lost");
 	oki_op_put(op);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] What publish and restore share on their way to the Manager. */
+/* [E] Shared by publish and restore: starting a transfer. */
 #ifndef OKI_ENGINE_TRANSFER_PRIVATE_H
 #define OKI_ENGINE_TRANSFER_PRIVATE_H
 
 #include "engine/engine_private.h"
 
 /*
- * Keep a binding's worker from being stopped while a start call looks at it: OKV_E_CLOSED when it
- * is not open. Counts as running until unhold.
+ * Keep a binding's worker from being stopped while a start call uses it: OKV_E_CLOSED when the
+ * binding is not open. Counts as running until oki_binding_leave().
  */
 int oki_binding_enter(struct okv_binding *b, struct okv_error *err);
 void oki_binding_leave(struct okv_binding *b);
@@ -16,7 +16,8 @@ void oki_binding_leave(struct okv_binding *b);
 struct okv_op *oki_transfer_op(struct okv_binding *b, uint32_t kind, uint32_t flags,
 			       uint64_t user_data, const struct okv_owner *owner,
 			       struct okv_error *err);
-/* Add a group after checking its pages; pages stay the caller's until keep_pages copied them. */
+/* Add a group after checking its pages; the pages stay the caller's until oki_transfer_keep_pages()
+ * has copied them. */
 int oki_transfer_group(struct okv_op *op, uint32_t group, uint32_t count, const uint32_t *pages,
 		       uint64_t *page_total, struct okv_error *err);
 int oki_transfer_keep_pages(struct okv_op *op, uint64_t page_total, struct okv_error *err);
@@ -26,8 +27,8 @@ int oki_transfer_check_ready(const struct okv_binding *b, const struct okv_ready
 int oki_transfer_check_owner(const struct okv_owner *owner, struct okv_error *err);
 
 /*
- * Admission, owners, stream, fences, record. On failure everything is undone and the op is only
- * to be put. On 0 the request is to be written and oki_transfer_go() called.
+ * Admission, owners, stream, fences, record. On failure everything is undone and the caller only
+ * puts the op. On 0 the caller writes the request, then calls oki_transfer_go().
  */
 int oki_transfer_begin(struct okv_op *op, const struct okv_ready *ready, uint32_t request_bytes,
 		       uint8_t **ret_request, struct okv_error *err);

@@ -12,14 +12,14 @@ static int check_op(const struct okv_op *op)
 	return oki_forked(op->engine) ? OKV_E_FORKED : 0;
 }
 
-/* What somebody waits for: a flag of the operation. */
+/* What a caller waits for: a flag of the operation. */
 struct wait_cond {
 	struct okv_op *op;
 	const _Atomic bool *flag;
-	bool layer; /* of a layer: the operation may fail before */
+	bool layer; /* flag of a layer: the wait also ends when the operation fails */
 };
 
-/* Is it there, or will it never be? Then *ret_rc says which. */
+/* True when the flag is set or never will be; *ret_rc says which. */
 static bool is_satisfied(const struct wait_cond *w, int *ret_rc)
 {
 	/* G8: failing is set first and read first. */
@@ -30,8 +30,8 @@ static bool is_satisfied(const struct wait_cond *w, int *ret_rc)
 	return true;
 }
 
-/* A drained publish ends with a move of its record, which its caller sees before anybody can tell
- * him. */
+/* A drained publish ends with a move of its record. Polling the record finds the move sooner than
+ * any wakeup. */
 static void poll_reaped(const struct wait_cond *w)
 {
 	struct okw_record *r = atomic_load(&w->op->ending);
@@ -39,7 +39,7 @@ static void poll_reaped(const struct wait_cond *w)
 		oki_record_advance(w->op);
 }
 
-/* Look for so many times what the engine's options say, and never past the deadline. */
+/* Spin for `times` times spin_us, but not past the deadline. */
 static bool spin(const struct wait_cond *w, uint32_t times, uint64_t deadline, int *ret_rc)
 {
 	uint64_t end = oki_now_ns() + (uint64_t)w->op->engine->options.spin_us * times * 1000u;
@@ -57,17 +57,17 @@ static bool spin(const struct wait_cond *w, uint32_t times, uint64_t deadline, i
 	return false;
 }
 
-/* So many times as long is looked for an end that was said to come soon. */
+/* The end is announced as near: spin for this many times spin_us. */
 #define SOON_FACTOR 3u
 
-/* What a sleeper looks closely for, once each. */
+/* Reasons for a sleeper to spin again, each used once. */
 struct looks {
-	bool soon;   /* its copies end in a moment */
-	bool ending; /* they ended, and it is sealed */
+	bool soon;   /* its copies are about to end */
+	bool ending; /* its copies ended, and the Manager seals */
 };
 
-/* How many times the usual to look now; 0: sleep on. */
-static uint32_t look_times(const struct wait_cond *w, struct looks *left)
+/* For how many times spin_us to spin now; 0: sleep. */
+static uint32_t spin_times(const struct wait_cond *w, struct looks *left)
 {
 	if (left->ending && atomic_load(&w->op->ending)) {
 		*left = (struct looks){false, false};
@@ -83,20 +83,20 @@ static bool sleep_until(const struct wait_cond *w, struct looks left, uint64_t d
 			int *ret_rc)
 {
 	struct okv_op *op = w->op;
-	bool there = false;
+	bool satisfied = false;
 	uint32_t times;
 	pthread_mutex_lock(&op->lock);
-	/* G8: declared first, then the look; and before the bells are asked for, so that the worker
-	 * does not call them off. */
+	/* G8: raise waiters, then read the flag. Raise it before enabling wakeups, too, so that the
+	 * worker does not disable them again. */
 	atomic_fetch_add(&op->waiters, 1);
 	pthread_mutex_unlock(&op->lock);
 	oki_record_enable_wakeups(op);
 	pthread_mutex_lock(&op->lock);
 	for (bool in_time = true;;) {
-		there = is_satisfied(w, ret_rc);
-		if (there || !in_time)
+		satisfied = is_satisfied(w, ret_rc);
+		if (satisfied || !in_time)
 			break;
-		if ((times = look_times(w, &left)) > 0) {
+		if ((times = spin_times(w, &left)) > 0) {
 			pthread_mutex_unlock(&op->lock);
 			spin(w, times, deadline, ret_rc);
 			pthread_mutex_lock(&op->lock);
@@ -106,23 +106,24 @@ static bool sleep_until(const struct wait_cond *w, struct looks left, uint64_t d
 	}
 	atomic_fetch_sub(&op->waiters, 1);
 	pthread_mutex_unlock(&op->lock);
-	return there;
+	return satisfied;
 }
 
-/* Who looks in a loop would keep the lock from those who end it. A completion may be there before
- * final is, whose teller holds the lock. */
+/* Read without the lock first: a caller that polls in a loop would keep the lock from the threads
+ * that end the operation. With OKV_OP_NOTIFY read again under the lock: the completion is queued
+ * before final is set, both under the lock. */
 static bool look_once(const struct wait_cond *w, int *ret_rc)
 {
-	bool there = is_satisfied(w, ret_rc);
-	if (there || !(w->op->flags & OKV_OP_NOTIFY))
-		return there;
+	bool satisfied = is_satisfied(w, ret_rc);
+	if (satisfied || !(w->op->flags & OKV_OP_NOTIFY))
+		return satisfied;
 	pthread_mutex_lock(&w->op->lock);
-	there = is_satisfied(w, ret_rc);
+	satisfied = is_satisfied(w, ret_rc);
 	pthread_mutex_unlock(&w->op->lock);
-	return there;
+	return satisfied;
 }
 
-/* False: the time is over; *ret_rc is not written then. */
+/* False: timed out; *ret_rc is not written then. */
 static bool wait_for(const struct wait_cond *w, int timeout_ms, int *ret_rc)
 {
 	if (timeout_ms == 0)
@@ -131,7 +132,8 @@ static bool wait_for(const struct wait_cond *w, int timeout_ms, int *ret_rc)
 		return true;
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
 	bool spins = w->op->engine->options.spin_us > 0;
-	/* Nobody who never spins, and not for a layer, and not twice. */
+	/* Poll for Reaped before sleeping, unless spinning is off, the wait is for a layer, or it
+	 * was done already. */
 	bool looks = spins && !w->layer && !atomic_load(&w->op->ending);
 	struct looks left = {looks && !atomic_load(&w->op->soon), looks};
 	if (spins && spin(w, 1, deadline, ret_rc))
@@ -161,7 +163,7 @@ int okv_op_wait_layer(struct okv_op *op, uint32_t layer, int timeout_ms)
 	return wait_layer_flag(op, layer, timeout_ms, true);
 }
 
-/* Complete with final, it never changes after. */
+/* The result is complete when final is set and never changes after. */
 static void take_result(const struct okv_op *op, struct okv_op_result *ret_result)
 {
 	if (ret_result)
@@ -180,7 +182,7 @@ int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result)
 	return rc;
 }
 
-/* As okv_op_wait() for who has spun already. */
+/* As okv_op_wait(), for a caller that has spun already. */
 static int sleep_for_end(struct okv_op *op, uint64_t deadline_ns)
 {
 	const struct wait_cond cond = {op, &op->final, false};
@@ -213,7 +215,7 @@ int okv_op_cancel(struct okv_op *op)
 	}
 	pthread_mutex_unlock(&op->lock);
 	oki_record_enable_wakeups(op);
-	/* A worker that waits for the next part learns that it need not. */
+	/* Wake a worker that waits for the next part, so that it ends the operation. */
 	if (op->binding)
 		oki_binding_wake(op->binding);
 	return 0;
@@ -225,12 +227,13 @@ void okv_op_release(struct okv_op *op)
 		oki_op_put(op);
 }
 
-/* A Manager's thread may have to wake first, and answers with a bell, which takes two more wakings,
- * if nobody looks by then. */
+/* Spin for this many times spin_us for a reply: the Manager's thread may have to wake first, and a
+ * reply to a sleeping caller costs two more wakeups. */
 #define ANSWER_FACTOR 4u
 
-/* The record may be another operation's by now; to look at it and to unset its spinning flag (a
- * bell more for that one) is harmless, and only oki_record_advance() says what became of op. */
+/* The record may belong to another operation by now. Reading it is harmless, and so is clearing
+ * its spinning flag, which costs that operation one ring. Only oki_record_advance() decides
+ * about op. */
 int oki_record_wait(struct okv_op *op, struct okw_record *r, int timeout_ms)
 {
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
@@ -248,7 +251,8 @@ int oki_record_wait(struct okv_op *op, struct okw_record *r, int timeout_ms)
 		} while (!done && rounds % OKI_ROUNDS_PER_YIELD);
 	} while (!done && oki_now_ns() < spin_end);
 	if (!done)
-		/* G1 again: clear the flag, then look; the Manager moves, then reads the flag. */
+		/* G1 again: clear the flag, then read the tag; the Manager moves the tag, then
+		 * reads the flag. */
 		atomic_fetch_and(&r->engine_flags, ~OKW_ENGINE_SPINNING);
 	oki_record_advance(op);
 	return sleep_for_end(op, deadline);
