@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Between the files of the executor. */
+/* [B] Private to lib/exec. */
 #ifndef OKI_EXEC_PRIVATE_H
 #define OKI_EXEC_PRIVATE_H
 
 #include "exec/worker.h"
 
 /*
- * Fairness. A GPU's copy engines serve one stream for as long as it has work queued, so a transfer
- * larger than this goes in pieces of at most this, and layers that are larger in slices (a row of a
- * page is never cut): it is at most two pieces ahead of its copies, some milliseconds of the link,
- * and when it may queue the next one it first lets all smaller transfers end that
- * have copies queued by then. Those arriving later wait for that one piece: neither side starves.
- * A piece is also what a transfer submits before others have their turn, so a small one goes out
- * whole in its first turn. Size decides, and nothing else: a small restore is what a request waits
- * for, and it costs a large one next to nothing.
+ * Fairness. A GPU's copy engines serve one stream for as long as it has work queued. So a transfer
+ * larger than this is queued in pieces of at most this, and a layer that is larger in slices (a row
+ * of a page is never cut). Such a transfer is at most two pieces ahead of its copies, some
+ * milliseconds of the link. Before it queues the next piece it lets all smaller transfers end that
+ * have copies queued by then; those that arrive later wait for that one piece, so neither side
+ * starves. A piece is also the most that a transfer submits in one turn, so a small transfer is
+ * submitted whole in its first turn. Only size decides: a request waits for its small restore,
+ * which costs a large transfer next to nothing.
  */
 #define OKI_PIECE_BYTES (64u << 20)
 
@@ -21,7 +21,7 @@ enum oki_transfer_phase {
 	OKI_PHASE_CLAIM,
 	OKI_PHASE_PARTS,
 	OKI_PHASE_DRAIN,
-	OKI_PHASE_FAILED, /* what was accepted before the failure is being copied */
+	OKI_PHASE_FAILED, /* copies queued before the failure still run */
 };
 
 struct oki_stream_node {
@@ -30,21 +30,23 @@ struct oki_stream_node {
 	struct oki_stream_node *next;
 };
 
-/* So many streams that wait for fences are left alone at most. */
+/* At most this many idle streams that wait for fences are kept unused; beyond that one of them is
+ * reused. */
 #define OKI_FENCED_STREAMS 32u
 
-/* Marks kept for the next transfers: making one costs a small transfer a good part of its time. */
+/* Marks kept for later transfers: creating one takes a good part of the time of a small
+ * transfer. */
 #define OKI_SPARE_MARKS 32u
 
-/* By direction and size: 1 MiB and less than 2, and so on; what has more than OKI_PIECE_BYTES goes
- * in pieces. */
+/* Sizes of poll_times: less than 2 MiB, less than 4, and so on up to OKI_PIECE_BYTES, above which a
+ * transfer goes in pieces. */
 #define OKI_POLL_SIZES 7u
 
-/* Of transfers so far, for each MiB; 0: unknown. */
+/* Times of past transfers for each MiB; 0: unknown. */
 struct oki_poll_times {
-	uint64_t seen_ns; /* the fastest one had ended by then */
-	uint64_t due_ns;  /* from then on the next one is looked at closely; no later than that */
-	bool sure;	  /* one ended just then; else the fastest may have ended later */
+	uint64_t seen_ns; /* when the fastest one was found ended */
+	uint64_t due_ns;  /* estimated end of the fastest one, no later than seen_ns */
+	bool sure;	  /* one ended close to due_ns; else the fastest may have ended later */
 };
 
 struct oki_worker {
@@ -57,9 +59,9 @@ struct oki_worker {
 	struct oki_transfer *queue, **queue_tail; /* under lock */
 	bool stop;				  /* under lock */
 	_Atomic bool work_pending;		  /* queued, woken or stopped; changes under lock */
-	bool ending;				  /* stop as the thread saw it */
+	bool ending;				  /* the thread's copy of stop */
 	struct oki_transfer *active;		  /* the thread's */
-	struct oki_transfer *unreaped;		  /* ended, not settled; the thread's */
+	struct oki_transfer *unreaped;		  /* ended, polled for Reaped; the thread's */
 	uint64_t arrived;			  /* transfers so far; the thread's */
 	struct oki_compile_scratch scratch;	  /* the thread's */
 	pthread_mutex_t stream_lock;
@@ -71,36 +73,36 @@ struct oki_worker {
 	struct oki_poll_times poll_times[2][OKI_POLL_SIZES]; /* the thread's */
 };
 
-/* Take a part in hand: its runs, and how far it was submitted. */
+/* Start a part: compile its runs, nothing of it is submitted yet. */
 int oki_submit_begin(struct oki_worker *w, struct oki_transfer *t, struct oki_part *part,
 		     struct okv_error *err);
 /*
- * Copy some of the part in hand, layer by layer in consumption order, and record what that
- * completes. 1: the part is submitted. 0: enough for this turn, or for now; *ret_moved says
- * whether anything was queued.
+ * Copy some of the part in hand, layer by layer in consumption order, and record the layers that
+ * this completes. 1: the part is submitted. 0: the piece is full, or copies must end first;
+ * *ret_moved says whether anything was queued.
  */
 int oki_submit_some(struct oki_worker *w, struct oki_transfer *t, bool *ret_moved,
 		    struct okv_error *err);
-/* Record every layer that nothing will complete any more, then the end of all copies. */
+/* Record every layer that is not recorded yet, then the final event and mark. */
 int oki_submit_end(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err);
-/* Tell the source about layers whose bytes are in place. True when something was told. */
+/* Report layers whose bytes are in place to the source. True if any was reported. */
 bool oki_layers_report(struct oki_worker *w, struct oki_transfer *t, bool all);
 
 /*
- * When to look again. Small transfers end when their bytes are through the link, which past ones
- * tell: the thread sleeps until just before, spins around that moment, and then looks now and then.
- * It looks a few times on the way there, too: past ones may have been slow.
+ * When to poll again. A small transfer ends when its bytes have crossed the link, which past
+ * transfers predict: the thread sleeps until just before that time, spins around it, then polls at
+ * intervals. It also polls a few times before, since past transfers may have been slow.
  */
 void oki_poll_started(struct oki_transfer *t, uint64_t now);
 void oki_poll_submitted(struct oki_worker *w, struct oki_transfer *t, uint64_t now);
-/* It was looked at, all of it is queued, and some is on its way. */
+/* It was polled: all of it is queued, and some copies still run. */
 void oki_poll_looked(struct oki_worker *w, struct oki_transfer *t, uint64_t now);
 void oki_poll_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now);
-/* Will it end in a moment? */
+/* Is it predicted to end within the time of two wakeups? */
 bool oki_poll_is_soon(const struct oki_transfer *t, uint64_t now);
-/* Is it worth looking again at once? moved_at: something got on. */
+/* Should the thread spin? moved_at: when a transfer last made progress. */
 bool oki_poll_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at, uint64_t spin_ns);
-/* Else when; UINT64_MAX: after a wake-up. */
+/* If not, when to poll next; UINT64_MAX: only after a wakeup. */
 uint64_t oki_poll_next(const struct oki_worker *w, uint64_t now);
 
 #endif

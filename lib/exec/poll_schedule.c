@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] When the worker looks at its marks again, on devices that do not call back. */
+/* [B] When the worker polls its marks again, on devices that do not call back. */
 #include "exec/exec_private.h"
 
-/* How often, once nothing says when something will end. */
+/* Interval when no end is predicted. */
 #define POLL_NS 50000u
-/* While the last pieces of a large transfer are copied: nothing says when it ends, but it will
- * soon. */
+/* Interval while the last pieces of a large transfer are copied: no end is predicted, but it is
+ * near. */
 #define LAST_POLL_NS 20000u
-/* To wake from a sleep takes about so long, and more where an idle CPU sleeps deeply. */
+/* A wakeup takes about this long, and longer from a deep idle state of the CPU. */
 #define WAKE_NS 30000u
-/* Who is told that one will end soon has time to wake. */
+/* The source is notified this long before the predicted end, so that a waiter has time to wake. */
 #define SOON_NS (2u * WAKE_NS)
-/* Ends of less than this say little about the link. */
+/* The time of a smaller transfer says little about the link. */
 #define TELLING_BYTES (1u << 20)
-/* An end that was seen within this says when it was. */
+/* The time of an end is known when the poll before it was at most this long ago. */
 #define SURE_NS WAKE_NS
-/* On the way to the moment that past transfers tell: each look so much later, of the time that has
- * passed. */
+/* Before the predicted end: the next poll comes after 1/STEP_PART of the time since the last copy
+ * was queued. */
 #define STEP_PART 4u
-/* While the Manager prepares or seals, this many times longer: its thread may have to wake first,
- * and answers with a bell, which takes two more wakings, if nobody looks by then. */
+/* While the Manager prepares or seals, spin this many times longer: its thread may have to wake
+ * first, and its reply to a sleeping worker costs two more wakeups. */
 #define CLAIM_FACTOR 4u
 
 void oki_poll_started(struct oki_transfer *t, uint64_t now)
@@ -28,14 +28,14 @@ void oki_poll_started(struct oki_transfer *t, uint64_t now)
 		t->started_ns = now;
 }
 
-/* Does what is known of links say when this one ends? Not where a caller's stream holds it up, nor
- * where it is submitted piece by piece, as its copies end. */
-static bool is_told(const struct oki_worker *w, const struct oki_transfer *t)
+/* Do past transfers predict when this one ends? Not if a caller's stream delays it, nor if it is
+ * submitted piece by piece as its copies end. */
+static bool is_predictable(const struct oki_worker *w, const struct oki_transfer *t)
 {
 	return !t->fenced && !t->pieces.marks[0] && !w->ops->has_callbacks;
 }
 
-/* Past transfers of about as many bytes, which way they went. */
+/* Times of past transfers of this direction and about this size. */
 static struct oki_poll_times *times_of(struct oki_worker *w, const struct oki_transfer *t)
 {
 	uint32_t size = 0;
@@ -48,18 +48,19 @@ void oki_poll_submitted(struct oki_worker *w, struct oki_transfer *t, uint64_t n
 {
 	uint64_t due_ns = times_of(w, t)->due_ns;
 	t->submitted_ns = now;
-	if (due_ns && is_told(w, t))
+	if (due_ns && is_predictable(w, t))
 		t->expected_ns = t->started_ns + (t->bytes >> 10) * due_ns / 1024;
 }
 
-/* The end of the piece before the last tells when that one will end: all of them go at one rate. */
+/* The end of the piece before the last one predicts the end of the last: all pieces are copied at
+ * one rate. */
 void oki_poll_looked(struct oki_worker *w, struct oki_transfer *t, uint64_t now)
 {
 	struct oki_pieces *p = &t->pieces;
 	uint32_t before = p->filling ^ 1;
 	if (p->marks[0] && p->busy[before] && w->ops->query(p->marks[before], NULL) == 1) {
 		p->busy[before] = false;
-		/* It ended after the look before this one. */
+		/* It ended after the previous poll. */
 		uint64_t seen = t->looked_ns, bytes = t->bytes - p->bytes;
 		if (seen && !t->fenced)
 			t->expected_ns =
@@ -79,21 +80,21 @@ static uint64_t for_mib(const struct oki_transfer *t, uint64_t at)
 }
 
 /*
- * It ended after the last look that found it on its way, and before now. The fastest one counts,
- * but not by the look that found it ended: that one says how long the worker slept, and would be
- * believed ever after.
+ * It ended between the last poll that found it pending and now. The fastest transfer counts. Use
+ * the last poll that still found it pending; the one that found it done includes the sleep of the
+ * worker.
  */
 void oki_poll_ended(struct oki_worker *w, const struct oki_transfer *t, uint64_t now)
 {
-	/* Who never saw it on its way knows nothing of its end. */
-	if (t->bytes < TELLING_BYTES || !is_told(w, t) || !t->looked_ns)
+	/* If no poll found it pending, its end is unknown. */
+	if (t->bytes < TELLING_BYTES || !is_predictable(w, t) || !t->looked_ns)
 		return;
 	struct oki_poll_times *times = times_of(w, t);
 	uint64_t looked = for_mib(t, t->looked_ns), seen = for_mib(t, now);
 	if (!times->seen_ns || seen < times->seen_ns)
 		times->seen_ns = seen;
-	/* One that was on its way when the fastest had ended says nothing of that either: it ended
-	 * somewhere between. */
+	/* This one was slower than the fastest, which ended between due_ns and seen_ns: take the
+	 * middle, unless its end is known. */
 	if (looked > times->seen_ns) {
 		times->due_ns += times->sure ? 0 : (times->seen_ns - times->due_ns) / 2;
 	} else if (!times->sure || looked < times->due_ns) {
@@ -134,7 +135,8 @@ uint64_t oki_poll_next(const struct oki_worker *w, uint64_t now)
 			continue;
 		uint64_t lead = oki_poll_is_soon(t, now) ? WAKE_NS : SOON_NS;
 		if (t->phase == OKI_PHASE_DRAIN && t->expected_ns > now + lead) {
-			/* One that is through sooner than any before loses a part of its time. */
+			/* A transfer that is faster than any before is found late by a part of its
+			 * time. */
 			uint64_t step = now + (now - t->submitted_ns) / STEP_PART;
 			uint64_t due = t->expected_ns - lead;
 			at = step > at ? step : at;

@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 
-/* With stream_lock held: a stream that nobody's fences hold up, taken out of the pool. */
-static struct oki_stream_node *take_idle(struct oki_worker *worker, bool *ret_held)
+/* With stream_lock held: take a stream without pending fences out of the pool. */
+static struct oki_stream_node *take_idle(struct oki_worker *worker, bool *ret_fenced)
 {
 	struct oki_stream_node **first = &worker->streams;
 	uint32_t fenced = 0;
@@ -23,20 +23,20 @@ static struct oki_stream_node *take_idle(struct oki_worker *worker, bool *ret_he
 	}
 	if (fenced < OKI_FENCED_STREAMS)
 		return NULL;
-	/* A new one for every operation would never end: the one that waits longest serves. */
+	/* Limit the number of streams: reuse the one that has waited longest. */
 	struct oki_stream_node **last = first;
 	while ((*last)->next)
 		last = &(*last)->next;
 	struct oki_stream_node *node = *last;
 	*last = NULL;
-	*ret_held = true;
+	*ret_fenced = true;
 	return node;
 }
 
 static int open_stream(struct oki_worker *worker, struct oki_stream **ret_stream,
 		       struct okv_error *err)
 {
-	/* A node is made with every stream, so that giving one back needs no memory. */
+	/* Make a node with every stream, so that returning one needs no memory. */
 	struct oki_stream_node *node = calloc(1, sizeof(*node));
 	if (!node)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_READY, "no memory for a stream");
@@ -55,9 +55,9 @@ static int open_stream(struct oki_worker *worker, struct oki_stream **ret_stream
 int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_stream,
 			  struct okv_error *err)
 {
-	bool held = false;
+	bool fenced = false;
 	pthread_mutex_lock(&worker->stream_lock);
-	struct oki_stream_node *node = take_idle(worker, &held);
+	struct oki_stream_node *node = take_idle(worker, &fenced);
 	if (node) {
 		*ret_stream = node->stream;
 		node->stream = NULL;
@@ -66,7 +66,7 @@ int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_str
 	}
 	pthread_mutex_unlock(&worker->stream_lock);
 	if (node)
-		return held;
+		return fenced;
 	return open_stream(worker, ret_stream, err);
 }
 

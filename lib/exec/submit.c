@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "device/rect.h"
 
-/* The device may have recorded the layer's event with its copy. */
+/* event_recorded: the device recorded the layer's event with its copy. */
 static int record_layer(struct oki_worker *w, struct oki_transfer *t, uint32_t layer,
 			bool event_recorded, struct okv_error *err)
 {
@@ -24,7 +24,7 @@ static int record_layer(struct oki_worker *w, struct oki_transfer *t, uint32_t l
 		if (rc)
 			return rc;
 	}
-	/* G8: told last. An event that was never recorded reads as complete. */
+	/* G8: report last. An event that was never recorded reads as complete. */
 	t->recorded[layer] = true;
 	t->source->layer_enqueued(t->arg, layer);
 	return 0;
@@ -38,7 +38,8 @@ static uint64_t block_bytes(const struct oki_schema_layer *layer)
 	return bytes;
 }
 
-/* Equal slices of a group's largest layer, none above a piece; 0: it is no larger than that. */
+/* Rows of a slice: equal slices of the group's largest layer, none above a piece; 0: no layer is
+ * larger than a piece. */
 static uint64_t slice_rows(const struct oki_worker *w, uint32_t group, uint32_t blocks)
 {
 	const struct oki_schema *schema = w->config.schema;
@@ -57,7 +58,7 @@ static uint64_t slice_rows(const struct oki_worker *w, uint32_t group, uint32_t 
 	return (rows + slices - 1) / slices;
 }
 
-/* Runs stay until the transfer ends: the device reads them while it copies. */
+/* Keep the runs until the transfer ends: the device reads them while it copies. */
 static int compile_group(struct oki_worker *w, struct oki_transfer *t, uint32_t g,
 			 struct oki_part_group *pg, uint64_t rows, struct oki_runs *ret_runs,
 			 struct okv_error *err)
@@ -111,7 +112,7 @@ int oki_submit_begin(struct oki_worker *w, struct oki_transfer *t, struct oki_pa
 			return rc;
 		bytes += part->groups[g].count * schema->groups[sg].payload_bytes;
 	}
-	/* Before its first copy is queued: do others' streams hold it up? */
+	/* Before the first copy is queued: does a caller's stream still delay it? */
 	if (t->fenced && !t->bytes)
 		t->fenced = !w->ops->is_idle(t->stream);
 	t->bytes += bytes;
@@ -126,25 +127,24 @@ static uint64_t layer_bytes(const struct oki_worker *w, const struct oki_submiss
 	return block_bytes(l) * part->blocks[l->group];
 }
 
-/* Does nothing that comes later belong to this layer? */
+/* Do later parts have no blocks of this layer? */
 static bool is_done(const struct oki_worker *w, const struct oki_submission *part, uint32_t layer)
 {
 	uint32_t bit = 1u << w->config.schema->layers[layer].group;
 	return part->done & bit || !(part->asked & bit);
 }
 
-/* Layers for one copy call, from part->place on; those without blocks between them cost nothing
- * and go along. */
+/* Layers for one copy call, from part->place on. Layers without blocks in between are passed
+ * over. */
 struct layer_batch {
 	uint32_t count;
-	uint32_t
-		places[OKI_JOIN_MAX + 1]; /* of each layer, and where the next layer_batch begins */
-	uint32_t at_run;		  /* and its first run: not 0 behind a slice */
+	uint32_t places[OKI_JOIN_MAX + 1]; /* of each layer, then of the next batch */
+	uint32_t at_run;		   /* first run of the next batch: not 0 after a slice */
 	uint64_t bytes[OKI_JOIN_MAX];
 	struct oki_layer_copy layers[OKI_JOIN_MAX];
 };
 
-/* What is left of a layer, or its next slice; all layers of a group have the same ones. */
+/* The rest of a layer, or its next slice; all layers of a group have the same slices. */
 static uint64_t next_slice(const struct oki_worker *w, const struct oki_submission *part,
 			   uint32_t layer, uint32_t at_run, uint32_t *ret_run_count)
 {
@@ -163,8 +163,8 @@ static uint64_t next_slice(const struct oki_worker *w, const struct oki_submissi
 	return rows * (bytes / (pages * part->blocks[group]));
 }
 
-/* The device records the events of whole layers with their copies. A slice may overtake the one
- * before it, so that events of such layers come behind everything. */
+/* The device records the events of whole layers with their copies. Slices may end out of order, so
+ * the event of a sliced layer is recorded behind all copies. */
 static struct CUevent_st *event_of(const struct oki_worker *w, const struct oki_transfer *t,
 				   uint32_t layer, uint32_t run_count)
 {
@@ -172,8 +172,8 @@ static struct CUevent_st *event_of(const struct oki_worker *w, const struct oki_
 	return t->events && whole && is_done(w, &t->part, layer) ? t->events[layer] : NULL;
 }
 
-/* As many as the piece has room for, or one if it is empty; slices go alone, so that there are no
- * more kinds of runs than groups, and that no layer waits for the event of a sliced one. */
+/* As many layers as fit in the piece, or one if it is empty. A slice is a batch of its own, so that
+ * there are no more kinds of runs than groups, and no layer waits for the event of a sliced one. */
 static void next_layer_batch(const struct oki_worker *w, const struct oki_transfer *t,
 			     struct layer_batch *ret_batch)
 {
@@ -218,7 +218,7 @@ static void next_layer_batch(const struct oki_worker *w, const struct oki_transf
 	st->at_run = at_run;
 }
 
-/* Layers without bytes wait for nobody: their events stand before all copies of the part. */
+/* Layers without bytes need no copy: record their events before all copies of the part. */
 static int record_empty_layers(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)
 {
 	const struct oki_schema *schema = w->config.schema;
@@ -233,8 +233,7 @@ static int record_empty_layers(struct oki_worker *w, struct oki_transfer *t, str
 	return 0;
 }
 
-/* Copy the first layers of what is left, as many as the device takes at once. 0: the piece has no
- * room for any of them. */
+/* Copy the next layers, as many as the device takes at once. 0: none fits in the piece. */
 static int copy_some(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)
 {
 	const struct oki_schema *schema = w->config.schema;
@@ -268,8 +267,8 @@ static int copy_some(struct oki_worker *w, struct oki_transfer *t, struct okv_er
 	return 1;
 }
 
-/* A transfer that goes out whole and has copies the GPU did not end yet. One that waited for the
- * caller's streams when it was queued may wait for long: nobody waits for it. */
+/* Is a transfer without pieces still being copied? One that waited for a caller's stream when it
+ * was queued does not count: it may take long. */
 static bool small_in_flight(const struct oki_worker *w, uint64_t up_to)
 {
 	for (const struct oki_transfer *t = w->active; t; t = t->next)
@@ -279,7 +278,7 @@ static bool small_in_flight(const struct oki_worker *w, uint64_t up_to)
 	return false;
 }
 
-/* 0: both pieces are on their way and the older one is not copied yet, or small ones go first. */
+/* 0: both pieces are queued and the older one is still copied, or smaller transfers go first. */
 static int may_submit(struct oki_worker *w, struct oki_transfer *t, struct okv_error *err)
 {
 	struct oki_pieces *p = &t->pieces;
@@ -349,7 +348,7 @@ int oki_submit_end(struct oki_worker *w, struct oki_transfer *t, struct okv_erro
 bool oki_layers_report(struct oki_worker *w, struct oki_transfer *t, bool all)
 {
 	const struct oki_schema *schema = w->config.schema;
-	bool told = false;
+	bool reported = false;
 	while (t->next_done < schema->layer_count) {
 		uint32_t layer = schema->by_order[t->next_done];
 		if (!t->recorded[layer])
@@ -358,7 +357,7 @@ bool oki_layers_report(struct oki_worker *w, struct oki_transfer *t, bool all)
 			break;
 		t->source->layer_done(t->arg, layer);
 		t->next_done++;
-		told = true;
+		reported = true;
 	}
-	return told;
+	return reported;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * [B] One operation as the executor sees it: parts come from a source, copies go to a device
- * stream, and what happened is told to the source. In an engine the source is a grant.
+ * stream, and progress is reported to the source. In an engine the source is a grant.
  */
 #ifndef OKI_EXEC_WORK_H
 #define OKI_EXEC_WORK_H
@@ -15,7 +15,7 @@ struct oki_worker;
 
 /* Blocks of one request group inside one part, checked by the source. */
 struct oki_part_group {
-	const struct oki_pair *pairs; /* the source's, until the worker asks any source again */
+	const struct oki_pair *pairs; /* valid until any source is asked for a part */
 	uint32_t count;
 };
 
@@ -37,21 +37,20 @@ struct oki_transfer_source {
 	void (*failing)(void *arg, const struct okv_error *why);
 	void (*enqueued)(void *arg);
 	void (*layer_done)(void *arg, uint32_t layer);
-	/* May be NULL. Its copies will have stopped in a moment: who sleeps for that may wake. Once
-	 * at most, and not always. */
+	/* May be NULL. A hint: the copies are about to stop, so a sleeping waiter may wake. At most
+	 * once, and not always. */
 	void (*soon)(void *arg);
-	/* All copies stopped; rows of bytes were copied. status OKV_E_POISONED: nobody knows
-	 * whether they stopped. The last call, without poll_reaped: the transfer may be freed
-	 * inside. */
+	/* All copies stopped; bytes: payload of the parts taken. status OKV_E_POISONED: it is
+	 * unknown whether they stopped. If poll_reaped is NULL this is the last call, and the
+	 * transfer may be freed inside. */
 	void (*ended)(void *arg, int status, uint64_t bytes);
-	/* May be NULL. G1: before the worker sleeps or blocks while claim says "not yet", as often
-	 * as it does: nobody asks again by himself now. What claim waits for must wake it from here
-	 * on, and what came before that was arranged is looked for, and wakes it, inside. */
+	/* May be NULL. G1: every time before the worker sleeps or blocks while claim returns 0.
+	 * From here on, what claim waits for must wake the worker. If it came earlier, this call
+	 * must find it and wake the worker. */
 	void (*rest)(void *arg);
-	/* May be NULL. After ended, again and again while the worker is awake, which it stays a
-	 * while for the seal of a publish: is there nothing left to look after? last: nobody comes
-	 * back, whatever the answer. True, or last: the last call; the transfer may be freed
-	 * inside. */
+	/* May be NULL. After ended, repeatedly while the worker is awake; it stays awake a while
+	 * for the seal of a publish. True: nothing is left to poll for. last: no further call,
+	 * whatever this one returns. After true or last the transfer may be freed inside. */
 	bool (*poll_reaped)(void *arg, bool last);
 };
 
@@ -66,13 +65,13 @@ struct oki_submission {
 	bool in_hand;
 	bool last;
 	uint32_t place;	 /* in consumption order: the next layer */
-	uint32_t at_run; /* of that layer: the next run, 0 but for one that goes in slices */
+	uint32_t at_run; /* of that layer: the next run, not 0 only within a sliced layer */
 	uint32_t asked;	 /* bit g: the transfer has group g */
 	uint32_t done;	 /* bit g: no later part has blocks of group g */
 	uint32_t blocks[OKV_MAX_GROUPS];
 	struct oki_runs runs[OKV_MAX_GROUPS]; /* borrowed from kept */
-	/* Layers above a piece go in slices of so many rows at most, which no run exceeds; 0: the
-	 * group has none. */
+	/* Most rows of a slice, for layers larger than a piece; no run has more. 0: the group has
+	 * no such layer. */
 	uint64_t slice_rows[OKV_MAX_GROUPS];
 };
 
@@ -81,7 +80,7 @@ struct oki_submission {
  * fills one while the other is copied. marks[i] ends piece i.
  */
 struct oki_pieces {
-	struct oki_mark *marks[2]; /* NULL: a small transfer, or the device takes turns */
+	struct oki_mark *marks[2]; /* NULL: a small transfer, or a device with callbacks */
 	bool busy[2];
 	uint32_t filling;
 	uint64_t bytes; /* in the piece being filled */
@@ -99,7 +98,7 @@ struct oki_transfer {
 	struct CUevent_st **events;	/* one per layer or NULL entries; NULL: none at all */
 	struct CUevent_st *final_event; /* recorded after the last copy, or NULL */
 	struct oki_stream *stream;	/* of the worker's pool, fenced by the caller */
-	bool fenced; /* by streams that may still be busy; the worker's from submit on */
+	bool fenced; /* the stream may wait for a caller's streams; the worker's from submit on */
 
 	/* the worker's */
 	struct oki_transfer *next;
@@ -107,9 +106,9 @@ struct oki_transfer {
 	int failed;	       /* OKI_PHASE_FAILED: the status it ends with */
 	uint64_t sequence;     /* place in the worker's order of arrival */
 	uint64_t started_ns;   /* its first copy was queued */
-	uint64_t expected_ns;  /* its copies end then at the earliest; 0: unknown */
+	uint64_t expected_ns;  /* predicted earliest end of its copies; 0: unknown */
 	uint64_t submitted_ns; /* its last copy was queued */
-	uint64_t looked_ns;    /* some were on their way then, after that; or 0 */
+	uint64_t looked_ns;    /* last poll that found copies pending; 0: none */
 	bool told_soon;
 	uint64_t bytes;
 	bool *recorded;		 /* per layer */

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 
-/* What ended and still has an end to look after, which keeps the worker awake a while at most. */
+/* Ended transfers that wait for Reaped. They keep the worker awake only for a while. */
 static void poll_reaped(struct oki_worker *w, bool last)
 {
 	for (struct oki_transfer **p = &w->unreaped; *p;) {
@@ -23,7 +23,7 @@ static void poll_reaped(struct oki_worker *w, bool last)
 	}
 }
 
-/* Nobody looks from here on: whatever is waited for must wake the worker. */
+/* The worker stops polling: from here on, what it waits for must wake it. */
 static void rest(struct oki_worker *w)
 {
 	poll_reaped(w, true);
@@ -34,16 +34,16 @@ static void rest(struct oki_worker *w)
 
 static void end_transfer(struct oki_worker *w, struct oki_transfer *t, int status)
 {
-	/* Here, as another thread may have what is left of the transfer once it ended. */
+	/* Before ended(): another thread may free the transfer after it. */
 	for (; t->kept_count && status != OKV_E_POISONED; t->kept_count--)
 		oki_runs_give(&w->scratch, &t->kept[t->kept_count - 1]);
 	t->source->ended(t->arg, status, t->bytes);
 }
 
-/* ended: was told so; gone: may be freed already. */
+/* STEP_ENDED: ended() was called. STEP_GONE: the transfer may be freed already. */
 enum step { STEP_IDLE, STEP_MOVED, STEP_ENDED, STEP_GONE };
 
-/* The device does not even record a mark any more. */
+/* The device cannot record or query a mark any more: block until the stream is drained. */
 static enum step end_blocking(struct oki_worker *w, struct oki_transfer *t, int status)
 {
 	struct okv_error err;
@@ -53,8 +53,8 @@ static enum step end_blocking(struct oki_worker *w, struct oki_transfer *t, int 
 	return STEP_ENDED;
 }
 
-/* A copy or record failed: whatever was accepted must stop before anyone hears "ended", and may
- * wait long for a stream of the caller's, so it is polled for like any end. */
+/* A copy or record failed. Copies that were queued must stop before ended() is called. They may
+ * wait long for a caller's stream, so poll for them as for any end. */
 static enum step fail_transfer(struct oki_worker *w, struct oki_transfer *t,
 			       const struct okv_error *why)
 {
@@ -107,7 +107,7 @@ static int step_parts(struct oki_worker *w, struct oki_transfer *t, bool *ret_mo
 
 static enum step step_drain(struct oki_worker *w, struct oki_transfer *t)
 {
-	bool told = w->ops->has_callbacks && oki_layers_report(w, t, false);
+	bool reported = w->ops->has_callbacks && oki_layers_report(w, t, false);
 	struct okv_error err;
 	uint64_t now = oki_now_ns();
 	int rc = w->ops->query(t->final_mark, &err);
@@ -118,7 +118,7 @@ static enum step step_drain(struct oki_worker *w, struct oki_transfer *t)
 			if (t->source->soon)
 				t->source->soon(t->arg);
 		}
-		return told ? STEP_MOVED : STEP_IDLE;
+		return reported ? STEP_MOVED : STEP_IDLE;
 	}
 	if (rc < 0) {
 		t->source->failing(t->arg, &err);
@@ -171,7 +171,7 @@ submitted:
 	return step_drain(w, t) == STEP_ENDED ? STEP_ENDED : STEP_MOVED;
 }
 
-/* One round over the active transfers; returns true when any of them got on. */
+/* One round over the active transfers; true when any of them made progress. */
 static bool round_trip(struct oki_worker *w)
 {
 	bool moved = false;
@@ -197,8 +197,8 @@ static bool round_trip(struct oki_worker *w)
 /* Take what was queued. Returns true when something was queued or it was woken. */
 static bool take_queue(struct oki_worker *w)
 {
-	/* A spinning thread keeps out of the way of those who need the lock. Relaxed: the look
-	 * before sleeping is under the lock. */
+	/* Test without the lock first, so that a spinning thread does not contend for it. Relaxed:
+	 * the test before sleeping is under the lock. */
 	if (!atomic_load_explicit(&w->work_pending, memory_order_relaxed))
 		return false;
 	pthread_mutex_lock(&w->lock);
@@ -227,7 +227,7 @@ static void wait_for_work(struct oki_worker *w, uint64_t deadline_ns)
 }
 
 /* With the lock held. */
-static void tell(struct oki_worker *w)
+static void wake_locked(struct oki_worker *w)
 {
 	atomic_store_explicit(&w->work_pending, true, memory_order_relaxed);
 	pthread_cond_signal(&w->cond);
@@ -239,18 +239,18 @@ static void *worker_main(void *arg)
 	uint64_t spin_ns = (uint64_t)w->config.spin_us * 1000u, moved_at = oki_now_ns();
 	uint32_t rounds = 0;
 	w->ops->attach(w->device);
-	/* Sleeps of tens of microseconds, of which the usual slack is as much again. */
+	/* Sleeps last tens of microseconds; the usual timer slack would double them. */
 	prctl(PR_SET_TIMERSLACK, 1);
 	for (;;) {
-		bool fresh = take_queue(w);
+		bool woken = take_queue(w);
 		if (w->ending && !w->active)
 			break;
 		bool moved = round_trip(w);
 		poll_reaped(w, false);
 		uint64_t now = oki_now_ns();
-		if (moved || fresh)
+		if (moved || woken)
 			moved_at = now;
-		/* Also with nothing to do: the next transfer often comes right after the last. */
+		/* Spin also when idle: the next transfer often comes right after the last. */
 		bool spin = oki_poll_spins(w, now, moved_at, spin_ns);
 		if (spin)
 			oki_spin(&rounds);
@@ -270,14 +270,14 @@ void oki_worker_submit(struct oki_worker *worker, struct oki_transfer *transfer)
 	pthread_mutex_lock(&worker->lock);
 	*worker->queue_tail = transfer;
 	worker->queue_tail = &transfer->next;
-	tell(worker);
+	wake_locked(worker);
 	pthread_mutex_unlock(&worker->lock);
 }
 
 void oki_worker_wake(struct oki_worker *worker)
 {
 	pthread_mutex_lock(&worker->lock);
-	tell(worker);
+	wake_locked(worker);
 	pthread_mutex_unlock(&worker->lock);
 }
 
@@ -346,7 +346,7 @@ void oki_worker_destroy(struct oki_worker *worker)
 		return;
 	pthread_mutex_lock(&worker->lock);
 	worker->stop = true;
-	tell(worker);
+	wake_locked(worker);
 	pthread_mutex_unlock(&worker->lock);
 	pthread_join(worker->thread, NULL);
 	free_spares(worker);

@@ -24,20 +24,20 @@ struct oki_worker;
 /* Open the device and start the thread. Returns owned. */
 int oki_worker_create(const struct oki_worker_config *config, struct oki_worker **ret_worker,
 		      struct okv_error *err);
-/* Every transfer ended. Stops the thread, closes the device. NULL is allowed. */
+/* All transfers must have ended. Stops the thread, closes the device. NULL is allowed. */
 void oki_worker_destroy(struct oki_worker *worker);
 
 struct oki_device *oki_worker_device(struct oki_worker *worker);
 const struct oki_device_ops *oki_worker_ops(struct oki_worker *worker);
 
-/* A stream of its own for one transfer, from a pool that grows. 1: it still waits for fences of an
- * operation before, as do so many others that it serves all the same. */
+/* A stream for one transfer, from a pool that grows. 1: it may still wait for fences of an earlier
+ * operation, since OKI_FENCED_STREAMS idle streams do. */
 int oki_worker_stream_get(struct oki_worker *worker, struct oki_stream **ret_stream,
 			  struct okv_error *err);
-/* Put so many new ones into the pool: to make one may block in the driver, while somebody's stream
- * is held back. */
+/* Add count new streams to the pool now: creating one later may block in the driver while a stream
+ * of the caller is blocked. */
 int oki_worker_streams_open(struct oki_worker *worker, uint32_t count, struct okv_error *err);
-/* drained: everything queued ended. Otherwise the stream was given fences alone, and is used again
+/* drained: everything queued ended. Otherwise only fences were queued, and the stream is used again
  * once these are over. */
 void oki_worker_stream_put(struct oki_worker *worker, struct oki_stream *stream, bool drained);
 
@@ -51,7 +51,7 @@ void oki_transfer_fini(struct oki_worker *worker, struct oki_transfer *transfer)
 
 /* Queue it. The worker owns it until ended (or a negative claim). */
 void oki_worker_submit(struct oki_worker *worker, struct oki_transfer *transfer);
-/* Something a source waits for may have happened. */
+/* Wake the thread: what a source waits for may have happened. */
 void oki_worker_wake(struct oki_worker *worker);
 /* Times the thread woke from sleep. */
 uint64_t oki_worker_wakeups(struct oki_worker *worker);
