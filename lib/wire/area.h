@@ -11,7 +11,7 @@ struct oki_area_extent {
 	uint32_t bytes;
 };
 
-/* Bookkeeping lives beside the area, never in it: the peer can write there. */
+/* The bookkeeping is outside the area, because the peer can write to the area. */
 struct oki_area {
 	uint32_t bytes;
 	uint32_t align;
@@ -20,14 +20,13 @@ struct oki_area {
 	struct oki_area_extent *used; /* owned; ascending */
 };
 
-/* Room for so many extents from the start: who waits for one to be given back must not wait for
- * memory. False: no memory. */
+/* Allocates room for `most` extents, so that later calls need no memory. False: no memory. */
 bool oki_area_init(struct oki_area *area, uint32_t bytes, uint32_t align, uint32_t most);
 void oki_area_fini(struct oki_area *area);
 
-/* False: no gap is long enough now, or there are `most` of them. bytes > 0. */
+/* False: no gap is long enough now, or `most` extents are in use. bytes > 0. */
 bool oki_extent_alloc(struct oki_area *area, uint32_t bytes, uint32_t *ret_offset);
-/* Give back the extent that starts at offset; it must be one that was taken. */
+/* Free the extent that starts at offset; it must be in use. */
 void oki_extent_free(struct oki_area *area, uint32_t offset);
 
 #endif

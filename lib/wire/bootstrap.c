@@ -16,8 +16,8 @@
 
 union fd_space {
 	struct cmsghdr align;
-	/* One more than allowed: a surplus descriptor arrives here, is counted and closed, where
-	 * a tight buffer would let the kernel drop it with only MSG_CTRUNC to show. */
+	/* Room for one more than allowed: a surplus descriptor is received, counted and closed.
+	 * With no room for it the kernel would drop it and report only MSG_CTRUNC. */
 	char bytes[CMSG_SPACE(sizeof(int) * (OKW_MSG_MAX_FDS + 1))];
 };
 
@@ -92,7 +92,7 @@ static int wait_readable(int sock, int timeout_ms, struct okv_error *err)
 	}
 }
 
-/* Collect every descriptor of every control message; what is too many is closed and counted. */
+/* Collect every descriptor of every control message; close and count those above the limit. */
 static uint32_t take_fds(struct msghdr *msg, int fds[OKW_MSG_MAX_FDS])
 {
 	uint32_t count = 0;
@@ -203,7 +203,8 @@ int oki_peer_trust(int sock, const char *path, const uint32_t *trusted, struct o
 	int rc = oki_peer_get(sock, &peer, err);
 	if (rc)
 		return rc;
-	/* A stranger's socket in a shared directory must not feed us memory; root may serve all. */
+	/* Another user's socket in a shared directory must not give this process memory; root may
+	 * serve any process. */
 	if (peer.uid == geteuid() || peer.uid == 0 || (trusted && peer.uid == *trusted))
 		return 0;
 	return oki_fail(err, OKV_E_PERM, OKV_STAGE_CONNECT,

@@ -26,14 +26,14 @@ int oki_message_send(int sock, uint32_t kind, uint32_t serial, int32_t status, c
 int oki_message_refuse(int sock, uint32_t kind, uint32_t serial, const struct okv_error *why);
 
 /*
- * Receive one message and prove it whole: magic, length, exactly head.fd_count descriptors, no
+ * Receive one message and check all of it: magic, length, exactly head.fd_count descriptors, no
  * truncation of either. On failure every descriptor that arrived is closed. timeout_ms < 0 waits
- * without limit; OKV_E_TIMEOUT; OKV_E_SESSION at hang-up; OKV_E_PROTOCOL for what does not hold.
+ * without limit; OKV_E_TIMEOUT; OKV_E_SESSION at hang-up; OKV_E_PROTOCOL for an invalid message.
  */
 int oki_message_receive(int sock, int timeout_ms, struct oki_message *ret_message,
 			struct okv_error *err);
 
-/* Close what is left in it and free the body. */
+/* Close the remaining descriptors and free the body. */
 void oki_message_fini(struct oki_message *message);
 
 struct oki_peer {
@@ -44,7 +44,7 @@ struct oki_peer {
 int oki_peer_get(int sock, struct oki_peer *ret_peer, struct okv_error *err);
 
 /*
- * Before anything is believed that the Manager at path says: it must run as our effective user, as
+ * Call before using anything that the Manager at path sends: it must run as our effective user, as
  * root, or as *trusted when that is not NULL. OKV_E_PERM names the user it runs as.
  */
 int oki_peer_trust(int sock, const char *path, const uint32_t *trusted, struct okv_error *err);

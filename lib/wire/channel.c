@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] One session's shared memory and bells, as each side holds them. */
+/* [B] One session's shared memory and doorbells, for either side. */
 #include "wire/channel.h"
 
 #include <errno.h>
@@ -62,7 +62,8 @@ int oki_channel_create(struct oki_channel *channel, uint64_t epoch, uint64_t tok
 	return 0;
 }
 
-/* Writing to a pipe that came instead of an eventfd would kill this process; a file never rests. */
+/* A write to a pipe instead of an eventfd could raise SIGPIPE; a regular file is always readable,
+ * so poll() would not sleep. */
 static int check_bell(int fd, struct okv_error *err)
 {
 	struct stat st;
@@ -141,9 +142,9 @@ static void signal_fd(int eventfd)
 
 void oki_doorbell_wake(struct okw_doorbell *bell, int eventfd)
 {
-	/* G1: this load follows the store of what is announced in the one total order of all
-	 * sequentially consistent operations, as the sleeper's look at it follows its store of
-	 * asleep: at least one of the two sees the other. */
+	/* G1: this load of asleep follows the store of what is announced, and the sleeper loads
+	 * that after its store of asleep. In the one total order of all sequentially consistent
+	 * operations at least one of the two sees the other. */
 	if (atomic_load(&bell->asleep))
 		signal_fd(eventfd);
 }
@@ -154,7 +155,7 @@ void oki_doorbell_ring(struct okw_doorbell *bell, int eventfd, uint32_t index)
 	oki_doorbell_wake(bell, eventfd);
 }
 
-/* Sequentially consistent, for the look between declaring sleep and sleeping. */
+/* Sequentially consistent, for the test between declaring sleep and sleeping. */
 static bool pending(struct okw_doorbell *bell)
 {
 	for (uint32_t w = 0; w < OKW_DIRTY_WORDS; w++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] One session's shared memory and bells, as each side holds them. */
+/* [B] One session's shared memory and doorbells, for either side. */
 #ifndef OKI_WIRE_CHANNEL_H
 #define OKI_WIRE_CHANNEL_H
 
@@ -13,21 +13,21 @@ struct oki_channel {
 	uint8_t *requests; /* OKW_REQUEST_AREA_BYTES */
 	struct oki_shm control_shm;
 	struct oki_shm request_shm;
-	int request_fd; /* owned by the creator until sent; -1 with the importer */
+	int request_fd; /* owned by the creator until sent; -1 in the importer */
 	int control_fd;
-	int engine_doorbell;  /* eventfd M→E, owned by both sides each */
+	int engine_doorbell;  /* eventfd M→E; each side owns its descriptor */
 	int manager_doorbell; /* eventfd E→M */
 };
 
 /* [M] Create everything for a new session. */
 int oki_channel_create(struct oki_channel *channel, uint64_t epoch, uint64_t token, uint32_t slot,
 		       struct okv_error *err);
-/* [E] From the four fds of a welcome, in its order; takes them in success and failure. */
+/* [E] Import the four fds of a welcome, in its order. Takes them on success and on failure. */
 int oki_channel_import(struct oki_channel *channel, int fds[4], const struct okw_welcome *welcome,
 		       struct okv_error *err);
-/* [M] After the welcome: the memfds are mapped, their descriptors can go. */
+/* [M] Call after the welcome: the memfds are mapped, so close their descriptors. */
 void oki_channel_sent(struct oki_channel *channel);
-/* Unmap and close; half-built is fine. */
+/* Unmap and close; a partly made channel is allowed. */
 void oki_channel_fini(struct oki_channel *channel);
 
 /*
@@ -35,11 +35,11 @@ void oki_channel_fini(struct oki_channel *channel);
  * The state itself must have been stored before.
  */
 void oki_doorbell_ring(struct okw_doorbell *bell, int eventfd, uint32_t index);
-/* As above without a record: wakes the listener to look at side bitmaps. */
+/* As above without a record: the listener also reads the side bitmaps. */
 void oki_doorbell_wake(struct okw_doorbell *bell, int eventfd);
 
-/* Take all dirty bits of word w. G1: the first look is relaxed; an old zero skips a word that the
- * look between declaring sleep and sleeping finds. */
+/* Take all dirty bits of word w. G1: the first load is relaxed; the test between declaring sleep
+ * and sleeping finds what an old zero misses. */
 static inline uint64_t oki_doorbell_take(struct okw_doorbell *bell, uint32_t w)
 {
 	if (!atomic_load_explicit(&bell->dirty[w], memory_order_relaxed))

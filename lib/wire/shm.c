@@ -28,7 +28,7 @@ struct mapping {
 	struct oki_shm shm;
 };
 
-/* A live mapping keeps its inode alive, so {device, inode} cannot come to mean another file. */
+/* A live mapping keeps its inode in use, so {device, inode} cannot name another file. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mapping *table;
 
@@ -64,7 +64,8 @@ int oki_shm_create(const char *name, uint64_t bytes, int *ret_fd, struct okv_err
 	OKI_FD fd = oki_shm_memfd(name, 0);
 	if (fd < 0)
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, errno, "memfd %s", name);
-	/* Reserve now: what cannot be had fails here, and nobody gets SIGBUS on first write. */
+	/* Allocate now, so that a lack of memory fails here and not as SIGBUS on the first
+	 * write. */
 	if (allocate(fd, bytes) < 0)
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, errno,
 				   "allocating %" PRIu64 " bytes of %s", bytes, name);
@@ -75,7 +76,7 @@ int oki_shm_create(const char *name, uint64_t bytes, int *ret_fd, struct okv_err
 	return 0;
 }
 
-/* Everything about the file that the sender could have got wrong. */
+/* Check every property of the file that the sender could have got wrong. */
 static int verify(int fd, const struct stat *st, uint64_t expect_bytes, uint64_t expect_inode,
 		  bool read_only, struct okv_error *err)
 {

@@ -8,8 +8,8 @@
 #include <orbitkv/status.h>
 
 /*
- * One mapping of one memfd, shared by everybody in this process who asks for the same file with
- * the same rights: in embedded mode both sides look through one mapping, as a race detector needs.
+ * One mapping of one memfd. All users in this process of the same file with the same rights share
+ * it: in embedded mode engine and Manager then use the same addresses, which a race detector needs.
  */
 struct oki_shm {
 	uint8_t *base;

@@ -69,7 +69,7 @@ enum {
 
 /* okw_record.engine_flags, written by E only */
 #define OKW_ENGINE_CANCEL 0x1u	 /* the engine wants it to end early */
-#define OKW_ENGINE_SPINNING 0x2u /* someone polls the tag: no bell needed for the next change */
+#define OKW_ENGINE_SPINNING 0x2u /* the engine polls the tag: the next move needs no ring */
 
 /* okw_record.parts: E and M by compare-and-swap. closed forbids further claims. */
 #define OKW_PARTS_OFFERED_SHIFT 0
@@ -89,7 +89,7 @@ struct okw_record {
 	uint32_t reply_capacity;       /* E: reply, after the request rounded up to 8 */
 	uint32_t reply_bytes;	       /* M, before Done/Granted/Revoked/Reaped */
 	int32_t status;		       /* M, before Done/Revoked/Reaped: OKV_E_* */
-	int32_t engine_status;	       /* E, before Drained: what its executor says */
+	int32_t engine_status;	       /* E, before Drained: status of its executor */
 	uint64_t stage[6];	       /* E, before Drained: ns from start; all zero: none */
 	char text[OKW_TEXT_BYTES];     /* M, with status; terminated */
 };
@@ -102,9 +102,9 @@ static_assert(offsetof(struct okw_record, stage) == 56, "record layout");
 static_assert(offsetof(struct okw_record, text) == 104, "record layout");
 
 /*
- * A bell in one direction. The ringer sets the dirty bit after the state it announces, then reads
- * asleep; the sleeper sets asleep, then reads dirty again. All four are sequentially consistent.
- * The bits are hints: the records are the authority.
+ * A doorbell in one direction. The ringer sets the dirty bit after the state it announces, then
+ * reads asleep; the sleeper sets asleep, then reads dirty again. All four are sequentially
+ * consistent. The bits are hints: the records are the authority.
  */
 struct okw_doorbell {
 	_Atomic uint64_t dirty[OKW_DIRTY_WORDS];
@@ -116,7 +116,7 @@ static_assert(offsetof(struct okw_doorbell, asleep) == 128, "bell layout");
 
 /* The grant memfd. Created by M, mapped by both. */
 struct okw_control {
-	uint32_t magic; /* M, before the fd is sent; this line never changes after */
+	uint32_t magic; /* M, before the fd is sent; this cache line never changes after */
 	uint32_t bytes;
 	uint64_t epoch;
 	uint64_t token;
@@ -126,7 +126,7 @@ struct okw_control {
 	struct okw_doorbell
 		retire; /* E rings, M's retire loop listens: consumed, Drained, releases */
 	struct okw_doorbell engine;			 /* M rings, E's session thread listens */
-	_Atomic uint64_t lease_release[OKW_LEASE_WORDS]; /* E sets, M takes: slots forgotten */
+	_Atomic uint64_t lease_release[OKW_LEASE_WORDS]; /* E sets, M takes: lease slots released */
 	struct okw_record records[OKW_RECORDS];
 	uint8_t bank[OKW_PLAN_BANK_BYTES]; /* M, while the part is offered and not consumed */
 };
@@ -149,7 +149,7 @@ static_assert(OKW_SESSION_BYTES < 5500000u, "control memory per session");
 struct okw_request {
 	uint64_t epoch;
 	uint64_t token;
-	uint64_t tag; /* of the record at Submitted: no stale extent can pass for this one */
+	uint64_t tag; /* of the record at Submitted, so that a stale extent is refused */
 	uint32_t kind;
 	uint32_t bytes; /* whole request, this head included */
 	uint32_t namespace_id;
@@ -157,7 +157,7 @@ struct okw_request {
 	uint32_t flags;	     /* OKW_REQUEST_* */
 	uint32_t group_count;
 	uint32_t consumers;   /* lookup */
-	uint32_t lease_slot;  /* restore: the session's slot for it */
+	uint32_t lease_slot;  /* restore: the lease slot in this session */
 	uint8_t lease_id[16]; /* restore, lease open */
 	/* followed by group_count okw_request_group, then the keys of each, packed */
 };
@@ -219,8 +219,8 @@ static_assert(offsetof(struct okw_transfer_reply, part_total) == 36, "transfer r
 static_assert(offsetof(struct okw_transfer_reply, part) == 40, "transfer reply layout");
 
 /*
- * A plan part: which blocks, group after group. The pages they belong to never cross: the engine
- * holds the list it started with, so no plan can name a page the engine did not offer.
+ * A plan part: blocks, group after group. Pages are never sent: the engine keeps its own list, so
+ * no plan can name a page that the engine did not offer.
  */
 struct okw_plan_head {
 	uint32_t magic;
@@ -312,7 +312,7 @@ static_assert(offsetof(struct okw_welcome, control_bytes) == 24, "welcome layout
 
 /*
  * The body of OKW_MSG_NAMESPACE is no struct but a byte string without padding, the canonical
- * identity and schema: lib/schema/identity.c says and checks what it looks like.
+ * identity and schema, which lib/schema/identity.c writes and checks.
  */
 struct okw_namespace_reply {
 	uint32_t namespace_id;
@@ -330,7 +330,7 @@ struct okw_arena_reply {
 	uint32_t arena; /* id named by plan entries */
 	uint32_t huge;	/* 1: huge pages */
 	uint64_t bytes;
-	uint64_t inode;	   /* what fstat must say */
+	uint64_t inode;	   /* what fstat() must report */
 	int32_t node;	   /* NUMA node or -1 */
 	uint32_t writable; /* 0: opened read-only for this session */
 };
