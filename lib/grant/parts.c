@@ -3,8 +3,8 @@
 #include "grant/parts.h"
 
 /*
- * A claim, a close and an offer of an honest peer change the word a few times per part. A peer
- * that changes it more often than this between two looks is not one.
+ * An honest peer changes the word a few times per part. When this many swaps fail in a row, the
+ * peer is not honest and the parts are closed.
  */
 #define OFFER_TRIES 1000
 
@@ -42,7 +42,7 @@ bool oki_parts_offer(struct okw_record *record)
 			return false;
 		if (parts.offered == OKW_PARTS_COUNT_MASK)
 			break;
-		/* G3: the plan bytes in the bank before the count that offers them. */
+		/* G3: the plan bytes are in the bank before this count offers them. */
 		if (atomic_compare_exchange_strong(&record->parts, &word,
 						   word + (1ull << OKW_PARTS_OFFERED_SHIFT)))
 			return true;
@@ -60,7 +60,7 @@ bool oki_parts_claim(struct okw_record *record, uint32_t *ret_part)
 
 		if (parts.closed || parts.claimed >= parts.offered)
 			return false;
-		/* G3: a close that came first makes this fail; one that comes later counts us. */
+		/* G3: an earlier close makes this fail; a later one counts this claim. */
 		if (atomic_compare_exchange_strong(&record->parts, &word,
 						   word + (1ull << OKW_PARTS_CLAIMED_SHIFT))) {
 			*ret_part = parts.claimed;

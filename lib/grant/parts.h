@@ -14,13 +14,13 @@ struct oki_parts {
 };
 
 struct oki_parts oki_parts_load(const struct okw_record *record);
-/* [E, while Reserved] No parts yet. */
+/* [E, while Reserved] Set the parts and their counts to 0. */
 void oki_parts_reset(struct okw_record *record);
-/* [M] One more part is in the bank. False when closed. */
+/* [M] Offer one more part, which is in the bank. False when closed. */
 bool oki_parts_offer(struct okw_record *record);
 /* [E, while Active] Take the next offered part: its index in *ret_part. False: none or closed. */
 bool oki_parts_claim(struct okw_record *record, uint32_t *ret_part);
-/* [B] No part may be claimed from now on. Returns the word as closed. */
+/* [B] Forbid further claims. Returns the word as closed. */
 struct oki_parts oki_parts_close(struct okw_record *record);
 
 #endif

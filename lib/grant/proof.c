@@ -19,7 +19,7 @@ static struct oki_proof make(enum oki_proof_kind kind, uint64_t tag)
 
 bool oki_proof_ungranted(const struct okw_record *record, uint64_t tag, struct oki_proof *ret)
 {
-	/* Out of Preparing leads only the Manager's own hand, so one look is enough. */
+	/* Only the Manager moves a record out of Preparing, so one load is enough. */
 	if (OKI_TAG_STATE(tag) != OKW_PREPARING || oki_tag_load(record) != tag)
 		return false;
 	*ret = make(OKI_PROOF_UNGRANTED, tag);
@@ -28,7 +28,7 @@ bool oki_proof_ungranted(const struct okw_record *record, uint64_t tag, struct o
 
 bool oki_proof_revoke(struct okw_record *record, uint64_t *tag, struct oki_proof *ret)
 {
-	/* G2: the claim and this are the same compare-and-swap; the one that won is the proof. */
+	/* G2: claim and revoke swap the same tag; winning the swap is the proof. */
 	if (!oki_move(record, tag, OKW_REVOKED, OKI_MOVER_MANAGER))
 		return false;
 	*ret = make(OKI_PROOF_REVOKED, *tag);
@@ -41,12 +41,12 @@ bool oki_proof_drained(struct okw_record *record, uint64_t tag, struct oki_proof
 	uint32_t drained, consumed;
 	int32_t status;
 
-	/* G5: Drained is the last thing the engine stores, so what follows is its final word. */
+	/* G5: the engine stores Drained last, so the values read below are final. */
 	if (OKI_TAG_STATE(tag) != OKW_DRAINED || oki_tag_load(record) != tag)
 		return false;
 	/*
-	 * Closing returns the word and ends claiming in one step: not even an engine that claims
-	 * after its own Drained can take a part that this proof does not count.
+	 * Closing returns the word and forbids claims in one step: even an engine that claims after
+	 * its own Drained cannot take a part that this proof does not count.
 	 */
 	parts = oki_parts_close(record);
 	drained = atomic_load(&record->drained);
@@ -57,7 +57,7 @@ bool oki_proof_drained(struct okw_record *record, uint64_t tag, struct oki_proof
 		return false;
 	if (!known_status(status))
 		return false;
-	/* "All bytes copied" and an offered part left alone cannot both be true. */
+	/* Success and an unclaimed offered part contradict each other. */
 	if (status == 0 && parts.claimed != parts.offered)
 		return false;
 	*ret = make(OKI_PROOF_DRAINED, tag);

@@ -12,8 +12,8 @@
 
 enum oki_proof_kind {
 	OKI_PROOF_NONE = 0,
-	OKI_PROOF_UNGRANTED, /* the record never left Preparing: nobody was told the addresses */
-	OKI_PROOF_REVOKED,   /* Granted → Revoked was ours: nobody claimed, nobody can */
+	OKI_PROOF_UNGRANTED, /* the record never left Preparing: the engine got no addresses */
+	OKI_PROOF_REVOKED,   /* the Manager won Granted → Revoked: no claim before or after */
 	OKI_PROOF_DRAINED,   /* a valid Drained of this generation, every claimed part drained */
 };
 
@@ -27,21 +27,21 @@ struct oki_proof {
 
 /* Nothing was granted yet: record is in Preparing with this tag. */
 bool oki_proof_ungranted(const struct okw_record *record, uint64_t tag, struct oki_proof *ret);
-/* Take an unclaimed grant back. On true the record is Revoked and *tag updated. */
+/* Revoke an unclaimed grant. On true the record is Revoked and *tag updated. */
 bool oki_proof_revoke(struct okw_record *record, uint64_t *tag, struct oki_proof *ret);
 /*
  * The record (seen Drained with this tag) accounts for every claimed part. Closes the parts and
- * copies each word once; a record that lies (drained != claimed, an unknown status, success with
- * a part left unclaimed) proves nothing: false.
+ * copies each word once; an inconsistent record (drained != claimed, an unknown status, success
+ * with a part left unclaimed) proves nothing: false.
  */
 bool oki_proof_drained(struct okw_record *record, uint64_t tag, struct oki_proof *ret);
 
 enum oki_proof_kind oki_proof_kind(const struct oki_proof *proof);
-/* What the engine's executor said: 0 only when every byte was copied. DRAINED only. */
+/* The status of the engine's executor: 0 only when every byte was copied. DRAINED only. */
 int oki_proof_engine_status(const struct oki_proof *proof);
 /*
- * How many parts were claimed and drained. DRAINED only. The caller, who remembers how many parts
- * it offered and planned, believes a status of 0 only if this is all of them.
+ * How many parts were claimed and drained. DRAINED only. The caller knows how many parts it planned
+ * and offered, and accepts a status of 0 only if this is all of them.
  */
 uint32_t oki_proof_claimed(const struct oki_proof *proof);
 

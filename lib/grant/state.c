@@ -54,9 +54,9 @@ bool oki_move(struct okw_record *record, uint64_t *tag, uint32_t to, enum oki_mo
 
 	if (mover == OKI_MOVER_NONE || oki_edge(OKI_TAG_STATE(expected), to) != mover)
 		return false;
-	/* A raised generation makes every tag that an old holder remembers useless (G2). */
+	/* Raise the generation, so that a tag read earlier matches no more (G2). */
 	next = to == OKW_FREE ? OKI_TAG(generation + 1, OKW_FREE) : OKI_TAG(generation, to);
-	/* G1: the state before the bell. G2: one winner, and what it wrote before is visible. */
+	/* G1: the state before the ring. G2: one winner, and what it wrote before is visible. */
 	if (!atomic_compare_exchange_strong(&record->tag, &expected, next))
 		return false;
 	*tag = next;

@@ -18,9 +18,10 @@ enum oki_mover oki_edge(uint32_t from, uint32_t to);
 const char *oki_state_name(uint32_t state);
 
 /*
- * Move record from exactly `tag` to `to`. False when the record is elsewhere (someone won) or the
- * edge is not the mover's. On true *tag is the new tag; an edge into Free raises the generation.
- * Sequentially consistent: everything the mover wrote before is visible to whoever sees the state.
+ * Move record from exactly `tag` to `to`. False when the record has another tag (somebody moved it
+ * first) or the edge is not the mover's. On true *tag is the new tag; an edge into Free raises the
+ * generation. Sequentially consistent: everything the mover wrote before is visible to a thread
+ * that sees the state.
  */
 bool oki_move(struct okw_record *record, uint64_t *tag, uint32_t to, enum oki_mover mover);
 
