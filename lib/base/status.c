@@ -37,7 +37,7 @@ static const struct entry entries[] = {
 	ENTRY(OKV_E_CANCELLED, "the operation was cancelled"),
 	ENTRY(OKV_E_NOSPACE, "the pool has no space that may be reused"),
 	ENTRY(OKV_E_COPY, "the device failed to copy"),
-	ENTRY(OKV_E_PLAN, "the peer's plan does not hold"),
+	ENTRY(OKV_E_PLAN, "the peer's plan is invalid"),
 	ENTRY(OKV_E_SPENT, "refused after the lease was spent"),
 	ENTRY(OKV_E_SESSION, "the session is lost"),
 	ENTRY(OKV_E_PROTOCOL, "the peer broke the protocol"),

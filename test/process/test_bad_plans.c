@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Manager that answers operations with what does not hold: an error, and no byte is touched. */
+/* A Manager that answers with an invalid reply or plan: an error, and no byte is touched. */
 #include <check.h>
 #include <sched.h>
 #include <stdio.h>

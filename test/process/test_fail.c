@@ -53,7 +53,7 @@ static void write_part(uint32_t i, uint64_t tag, uint32_t part, uint32_t ordinal
 	memcpy(to + sizeof(head), &entry, sizeof(entry));
 }
 
-/* Publishes of two blocks get a second part that does not hold. */
+/* Publishes of two blocks get an invalid second part. */
 static void answer(struct fake *fake, uint32_t i, uint64_t tag)
 {
 	struct okw_record *r = &fake->channel.control->records[i];

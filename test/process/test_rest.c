@@ -99,7 +99,7 @@ static int completion(void)
 	return c.status;
 }
 
-/* Granted without a part, which the engine ends as a plan that does not hold. */
+/* Granted without a part, which the engine ends as an invalid plan. */
 static void grant_nothing(struct okw_record *r)
 {
 	r->reply_bytes = 0;
