@@ -14,13 +14,13 @@
 #define DEFAULT_THREADS_MAX 8u
 #define THREADS_MAX 256u
 
-/* Between two marks a caller copies this much itself: waking a thread costs about as long. */
+/* Between two marks a caller copies this much itself: waking a thread would take about as long. */
 #define INLINE_BYTES (64u << 10)
 
 /*
- * With this much waiting in one stream the caches cannot hold it, and stores around them save
- * reading every destination line first (measured: a third faster from memory to memory, a fifth
- * slower inside a cache).
+ * With this many bytes queued in one stream the caches cannot hold them. Non-temporal stores then
+ * avoid reading every destination line first (measured: a third faster from memory to memory, a
+ * fifth slower inside a cache).
  */
 #define PAST_CACHE_BYTES (8u << 20)
 
@@ -143,7 +143,7 @@ static void host_stream_destroy(struct oki_stream *stream)
 {
 	if (!stream)
 		return;
-	/* The thread that reached the last mark may still hold the lock. */
+	/* The thread that completed the last mark may still hold the lock. */
 	pthread_mutex_lock(&stream->device->lock);
 	bool empty = STAILQ_EMPTY(&stream->steps);
 	pthread_mutex_unlock(&stream->device->lock);
@@ -152,7 +152,7 @@ static void host_stream_destroy(struct oki_stream *stream)
 	free(stream);
 }
 
-/* A queued copy holds all it needs. */
+/* The host device prepares nothing for runs. */
 static void host_stream_recycle(struct oki_stream *stream)
 {
 	(void)stream;
@@ -177,7 +177,7 @@ static struct oki_host_step *step_get(struct oki_device *device)
 	return step;
 }
 
-/* One layer at a time: a mark for each follows. */
+/* Takes one layer a call, since the caller records a mark behind each. */
 static int host_copy(struct oki_stream *stream, enum oki_direction direction,
 		     const struct oki_layer_copy *layers, uint32_t layer_count,
 		     struct okv_error *err)

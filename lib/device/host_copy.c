@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] The bytes of the host device: where a chunk begins, and copying it. */
+/* [B] How the host device finds the start of a chunk and copies it. */
 #include "device/host_pool.h"
 
 #include <string.h>
@@ -9,10 +9,10 @@
 #ifdef __x86_64__
 #include <emmintrin.h>
 
-/* Below this the unaligned ends cost more than the lines between them save. */
+/* Below this the unaligned ends cost more than the non-temporal stores save. */
 #define STORE_AROUND_MIN 256u
 
-static void copy_around_cache(uint8_t *to, const uint8_t *from, uint64_t bytes)
+static void copy_non_temporal(uint8_t *to, const uint8_t *from, uint64_t bytes)
 {
 	uint64_t head = -(uintptr_t)to & 63;
 	if (bytes < STORE_AROUND_MIN) {
@@ -34,18 +34,18 @@ static void copy_around_cache(uint8_t *to, const uint8_t *from, uint64_t bytes)
 	memcpy(to + at, from + at, bytes - at);
 }
 
-/* Such stores are unordered: without this a mark could be seen before the bytes. */
-static void finish_around_cache(void)
+/* Non-temporal stores are unordered: without a fence a mark could be seen before the bytes. */
+static void fence_non_temporal(void)
 {
 	_mm_sfence();
 }
 #else
-static void copy_around_cache(uint8_t *to, const uint8_t *from, uint64_t bytes)
+static void copy_non_temporal(uint8_t *to, const uint8_t *from, uint64_t bytes)
 {
 	memcpy(to, from, bytes);
 }
 
-static void finish_around_cache(void)
+static void fence_non_temporal(void)
 {
 }
 #endif
@@ -96,7 +96,7 @@ static void copy_rect(const struct oki_host_work *work, const struct oki_rect *r
 		uint8_t *to = to_pages ? page : host;
 		const uint8_t *of = to_pages ? host : page;
 		if (work->past_cache)
-			copy_around_cache(to, of, n);
+			copy_non_temporal(to, of, n);
 		else
 			memcpy(to, of, n);
 		bytes -= n;
@@ -137,5 +137,5 @@ void oki_host_copy(const struct oki_host_work *work, struct oki_host_cursor from
 		from.pos = 0;
 	}
 	if (work->past_cache)
-		finish_around_cache();
+		fence_non_temporal();
 }

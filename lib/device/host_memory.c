@@ -8,10 +8,10 @@
 
 #include "base/error.h"
 
-/* As /proc/self/maps lists it. */
+/* One line of /proc/self/maps. */
 struct mapping {
 	uint64_t from, to;
-	char may[5]; /* as rw-p */
+	char may[5]; /* permissions, such as rw-p */
 };
 
 static int refuse(struct okv_error *err, uint64_t base, uint64_t bytes, uint64_t at,
@@ -39,7 +39,7 @@ int oki_host_check_memory(const void *base, uint64_t bytes, struct okv_error *er
 				"%p with %llu bytes is no host memory", base,
 				(unsigned long long)bytes);
 	FILE *maps = fopen("/proc/self/maps", "re");
-	/* Without /proc nobody can tell. */
+	/* Without /proc the check is impossible; accept the memory. */
 	if (!maps)
 		return 0;
 	char *line = NULL;

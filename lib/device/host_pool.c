@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] The host device's threads: take a chunk, copy it, retire what became complete. */
+/* [B] The host device's threads: each takes a chunk, copies it and removes complete steps. */
 #include "device/host_pool.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 
-/* Long enough to hide the lock, short enough that all threads finish a layer together. */
+/* Long enough that the lock costs little, short enough that all threads finish a layer together. */
 #define CHUNK_BYTES (256u << 10)
 
 struct chunk {
@@ -28,7 +28,7 @@ static bool is_complete(const struct oki_host_step *step)
 }
 
 /* Take the next chunk of the stream that waited longest; streams take turns. */
-static struct chunk take(struct oki_device *device)
+static struct chunk take_chunk(struct oki_device *device)
 {
 	struct oki_stream *stream = TAILQ_FIRST(&device->open);
 	struct oki_host_step *step = stream->open;
@@ -46,7 +46,7 @@ static struct chunk take(struct oki_device *device)
 }
 
 /* Remove complete steps from the front; true if a mark was among them. */
-static bool retire(struct oki_stream *stream)
+static bool remove_complete(struct oki_stream *stream)
 {
 	struct oki_device *device = stream->device;
 	struct oki_host_step *step;
@@ -78,9 +78,9 @@ static void *copier(void *arg)
 		}
 		if (TAILQ_EMPTY(&device->open))
 			break;
-		struct chunk chunk = take(device);
-		/* Each thread wakes the next while there is more, so that a submitter pays for
-		 * one wakeup only. */
+		struct chunk chunk = take_chunk(device);
+		/* Each thread wakes the next one while chunks are left, so that a submitter wakes
+		 * only one. */
 		bool wake = !TAILQ_EMPTY(&device->open) && device->sleepers > 0;
 		pthread_mutex_unlock(&device->lock);
 		if (wake)
@@ -90,7 +90,7 @@ static void *copier(void *arg)
 
 		pthread_mutex_lock(&device->lock);
 		chunk.step->copying--;
-		if (retire(chunk.stream) && device->notify) {
+		if (remove_complete(chunk.stream) && device->notify) {
 			pthread_mutex_unlock(&device->lock);
 			device->notify(device->arg);
 			pthread_mutex_lock(&device->lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Joining the segments of a layer, and layers that lie alike. */
+/* [B] Joining adjacent segments of a layer, and finding layers at a constant distance. */
 #include "device/rect.h"
 
 void oki_join_segments(const struct oki_layer_map *map, struct oki_layer_map *ret_joined)

@@ -23,13 +23,13 @@ struct oki_rect {
 };
 
 /*
- * The same layer with segments joined that follow each other on both sides. It holds for runs of
- * oki_run_is_joinable(); of others only the first page of a block would be in place.
+ * The same layer, with segments that are adjacent on both sides joined. Valid only for runs of
+ * oki_run_is_joinable(): for others only the first page of a block would be at the right place.
  */
 void oki_join_segments(const struct oki_layer_map *map, struct oki_layer_map *ret_joined);
 
-/* So many layers from the first one on differ by one distance on each side and in nothing else, and
- * these distances, if it is more than one layer. */
+/* How many layers, from the first one on, differ only by one constant distance on each side.
+ * Returns these distances too if it is more than one layer. */
 uint32_t oki_layers_alike(const struct oki_layer_map *const *maps, uint32_t count,
 			  uint64_t *ret_host_pitch, uint64_t *ret_device_pitch);
 
@@ -52,7 +52,7 @@ static inline uint64_t oki_layer_row_bytes(const struct oki_layer_map *map)
 	return sum;
 }
 
-/* Outer rows that touch become one row; two loops with one constant distance become one. */
+/* Adjacent outer rows become one row; two loops with the same constant distance become one. */
 static inline void oki_rect_merge_outer(struct oki_rect *r)
 {
 	bool touch = r->inner == 1 && r->host_outer == r->width && r->device_outer == r->width;
@@ -69,9 +69,9 @@ static inline void oki_rect_merge_outer(struct oki_rect *r)
 }
 
 /*
- * The rows of one segment in the order (o, j). Inner rows that touch become one row, then outer
- * ones do; two loops with one constant distance become one. Byte k of the rectangle is the same
- * byte before and after.
+ * The rows of one segment in the order (o, j). Adjacent inner rows become one row, then adjacent
+ * outer ones; two loops with the same constant distance become one. Merging never changes which
+ * byte is byte k of the rectangle.
  */
 static inline struct oki_rect oki_rect(const struct oki_layer_map *map, const struct oki_run *run,
 				       uint32_t segment)
