@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] The CUDA device: copy engines, and a kernel on a few SMs for what they are slow at. */
+/* [B] The CUDA device: copy engines, and a kernel on a few SMs for what copy engines do slowly. */
 #include "device/device.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static CUresult enter(const struct oki_device *device, struct oki_cuda_scope *re
 	return oki_cuda_enter(device->api, device->context, ret_scope);
 }
 
-static int take_pin_limit(struct oki_device *device, struct okv_error *err)
+static int read_pin_limit(struct oki_device *device, struct okv_error *err)
 {
 	const char *limit = getenv("ORBITKV_PIN_LIMIT");
 	device->pin_limit = OKI_CUDA_PIN_LIMIT;
@@ -31,9 +31,9 @@ static int take_pin_limit(struct oki_device *device, struct okv_error *err)
 			limit);
 }
 
-/* The environment goes before the binding's options: an operator's last word. */
-static int take_path(struct oki_device *device, const struct oki_device_config *config,
-		     struct okv_error *err)
+/* The environment overrides the binding's options, so that an operator decides. */
+static int read_copy_path(struct oki_device *device, const struct oki_device_config *config,
+			  struct okv_error *err)
 {
 	static const char *const names[] = {"auto", "dma", "kernel"};
 	const char *path = getenv("ORBITKV_COPY"), *sms = getenv("ORBITKV_COPY_SMS");
@@ -58,7 +58,7 @@ static int take_path(struct oki_device *device, const struct oki_device_config *
 	if (device->sms == 0 || device->sms > OKI_MAX_SMS)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
 				"a copy kernel takes 1 to %u SMs", OKI_MAX_SMS);
-	return take_pin_limit(device, err);
+	return read_pin_limit(device, err);
 }
 
 /* Inside a scope. */
@@ -116,7 +116,7 @@ static int cuda_open(const struct oki_device_config *config, struct oki_device *
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REGISTER, "no memory for a device");
 	device->api = api;
 	device->index = config->index;
-	rc = take_path(device, config, err);
+	rc = read_copy_path(device, config, err);
 	if (rc < 0)
 		goto undo_alloc;
 	struct oki_cuda_scope scope;
@@ -174,7 +174,7 @@ static void cuda_identify(struct oki_device *device, uint8_t ret_id[16], int32_t
 	int node = -1;
 	device->api->device_uuid(&uuid, device->device);
 	memcpy(ret_id, uuid.bytes, 16);
-	/* Drivers before 12.2 do not know the question. */
+	/* Drivers before 12.2 do not know this attribute. */
 	if (device->api->device_attribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID,
 					  device->device) != CUDA_SUCCESS)
 		node = -1;
@@ -214,8 +214,8 @@ static int cuda_check_memory(struct oki_device *device, const void *base, uint64
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* What was made of them; inside a scope. */
-static void free_parts(struct oki_stream *stream)
+/* Free what a stream has, also a partly created one. Inside a scope. */
+static void free_cuda_objects(struct oki_stream *stream)
 {
 	const struct oki_cuda_api *api = stream->device->api;
 	CUstream streams[] = {stream->stream, stream->side, stream->lane};
@@ -257,7 +257,7 @@ static int cuda_stream_create(struct oki_device *device, struct oki_stream **ret
 	return 0;
 
 undo_parts:
-	free_parts(stream);
+	free_cuda_objects(stream);
 	oki_cuda_leave(&scope);
 undo_alloc:
 	free(stream);
@@ -277,7 +277,7 @@ static void cuda_stream_destroy(struct oki_stream *stream)
 	struct oki_cuda_scope scope;
 	oki_cuda_plans_forget(stream);
 	if (enter(stream->device, &scope) == CUDA_SUCCESS) {
-		free_parts(stream);
+		free_cuda_objects(stream);
 		oki_cuda_leave(&scope);
 	}
 	free(stream);
@@ -348,7 +348,8 @@ static void cuda_mark_destroy(struct oki_mark *mark)
 	free(mark);
 }
 
-/* A piece or the operation ends here: by then something else may run beside. */
+/* A mark ends a piece or the operation; the next piece chooses its copy path anew, since the GPU's
+ * load may have changed. */
 static int cuda_record(struct oki_stream *stream, struct oki_mark *mark, struct okv_error *err)
 {
 	stream->chosen = false;
@@ -356,8 +357,8 @@ static int cuda_record(struct oki_stream *stream, struct oki_mark *mark, struct 
 }
 
 /*
- * An asynchronous error is sticky in its context, and after one the driver tells nothing more
- * about copies in flight. No error a query returns proves that the copies ended.
+ * An asynchronous error is sticky in its context, and after one the driver says nothing more about
+ * copies in flight. So no error that a query returns proves that the copies ended.
  */
 static int unknown_end(const struct oki_device *device, CUresult result, struct okv_error *err)
 {
@@ -380,7 +381,7 @@ static int cuda_query(struct oki_mark *mark, struct okv_error *err)
 	return result == CUDA_ERROR_NOT_READY ? 0 : unknown_end(mark->device, result, err);
 }
 
-/* An error here is told to whoever copies next. */
+/* An error counts as idle: the next copy meets it again and reports it. */
 static bool cuda_is_idle(struct oki_stream *stream)
 {
 	struct oki_cuda_scope scope;
@@ -392,7 +393,7 @@ static bool cuda_is_idle(struct oki_stream *stream)
 	return result != CUDA_ERROR_NOT_READY;
 }
 
-/* All of its streams: they wait for each other only where a record was accepted. */
+/* Waits for all three CUDA streams: they wait for each other only where a record was accepted. */
 static int cuda_drain(struct oki_stream *stream, struct okv_error *err)
 {
 	CUstream streams[] = {stream->stream, stream->side, stream->lane};

@@ -37,7 +37,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct oki_cuda_api loaded;
 static struct okv_error failure; /* status 0 once loaded */
 
-/* The library stays open for good: the driver has threads and exit handlers of its own. */
+/* The library is never closed: the driver has threads and exit handlers of its own. */
 static void load(void)
 {
 	void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);

@@ -51,12 +51,12 @@
 	CALL(launch, cuLaunchKernel)                                   \
 	CALL(priority_range, cuCtxGetStreamPriorityRange)
 
-/* Done without where it is absent (NULL). */
+/* NULL if the driver lacks it; the device then works without it. */
 #define OKI_CUDA_OPTIONAL_CALLS(CALL) CALL(stream_wait_value, cuStreamWaitValue32)
 /*
- * Likewise. One name of cuda.h, which it maps to the first of these from 13.0 on, and which was the
- * second one before, that also says which copy was refused: drivers of 13.0 have both, those of
- * 12.8 the second. So both are named here, whatever the header.
+ * Also optional. cuda.h has one name for both: from 13.0 on it means the first one, before it meant
+ * the second one, which also returns the index of a copy that failed. Drivers of 13.0 have both,
+ * those of 12.8 only the second. So both are named here, whichever the header has.
  */
 #define OKI_CUDA_HAS_BATCH (CUDA_VERSION >= 12080)
 #define OKI_CUDA_BATCH_NAME "cuMemcpyBatchAsync_v2"
@@ -69,7 +69,8 @@ typedef CUresult oki_cuda_batch_12(CUdeviceptr *to, CUdeviceptr *from, size_t *b
 				   CUmemcpyAttributes *attributes, size_t *first,
 				   size_t attribute_count, size_t *ret_failed, CUstream stream);
 #endif
-/* Likewise; most builds of the stand-in driver have no times, on which a choice would depend. */
+/* Also optional. Most builds of the stand-in driver omit it, as the choice of a copy path would
+ * depend on timing. */
 #define OKI_CUDA_TIME_CALLS(CALL) CALL(event_elapsed, cuEventElapsedTime)
 
 struct oki_cuda_api {

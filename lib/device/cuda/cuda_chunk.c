@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define CHUNK_BYTES (64u << 10)
-/* In front of a stream's first chunk: what its counters begin with. */
+/* The start of a stream's first chunk holds the initial values of its counters. */
 #define ZERO_BYTES 1024u
 static_assert(OKI_CUDA_COUNTER_BYTES <= ZERO_BYTES, "counters");
 
@@ -52,15 +52,15 @@ CUresult oki_cuda_chunks_init(struct oki_stream *stream)
 	result = api->memory_alloc(&stream->counter_memory, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
-	/* Not waited for, nor is anything freed here: others may hold up the stream's queue, and a
-	 * caller stands in this call. All that uses counters follows `stream`: kernels, and side
-	 * from its first wait for one on. */
+	/* Do not wait for this copy and free nothing: work of others may delay the stream's
+	 * hardware queue, and a caller's thread may run this. All users of the counters follow
+	 * `stream`: kernels, and side from its first wait for a counter on. */
 	memset(chunk->host, 0, bytes);
 	chunk->kept = chunk->used = ZERO_BYTES;
 	result = api->copy_to_device(stream->counter_memory, chunk->host, bytes, stream->stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	/* Some drivers have the call but not the permission: a kernel for each stretch then. */
+	/* Some drivers have the call but refuse it: then each stretch gets a kernel. */
 	if (api->stream_wait_value(stream->stream, stream->counter_memory, 0,
 				   CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS)
 		stream->counters = stream->counter_memory;

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Rows to copy-engine operations: few long ones first, one batched call for what is left. */
+/* [B] Turns rows into copy-engine operations: few 2-D copies, and batched calls for the rest. */
 #include "device/cuda/cuda_device.h"
 
 #include "base/error.h"
 #include "device/rect.h"
 
-/* A call costs the copy engine two microseconds or so beside its entries, and much longer ones cost
- * more for each entry. */
+/* Most entries of a call. A call costs the copy engine about 2 us besides its entries, and much
+ * longer calls cost more for each entry. */
 #define BATCH_MAX 256u
-/* An engine begins with a call's entries when it has all of them, so the first ones of a stream
- * that has nothing queued are short: each one twice the one before it, which is being copied
- * meanwhile. */
+/* Entries of the first call of a stream with nothing queued. An engine starts a call only when it
+ * has all its entries, so the first calls are short. Each has twice the entries of the one before,
+ * which is copied meanwhile. */
 #define BATCH_FIRST 16u
 
-/* Copy engines finish an operation before they take another stream's, so none is longer than
- * this: 0.6 ms of the link, beside which its own cost is small. */
+/* Most bytes of an operation. Copy engines finish one before they take another stream's. This takes
+ * 0.6 ms on the link, beside which the operation's own cost is small. */
 #define LONGEST_COPY (32u << 20)
 
-/* Of an operation, beside its bytes; of an entry of a batched call, beside them and with them at
- * least; and of one more whose neighbours lie elsewhere. Measured on an H200, in ns. */
+/* Measured on an H200, in ns: the cost of an operation besides its bytes; of an entry of a batched
+ * call besides its bytes; the least of an entry with its bytes; and the additional cost of an entry
+ * whose neighbours lie elsewhere. */
 #define COPY_NS 3000.0
 #define ENTRY_NS 150.0
 #define ENTRY_LEAST_NS 800.0
@@ -30,11 +31,11 @@ struct emitter {
 	CUstream stream;
 	enum oki_direction direction;
 	bool batch;		   /* the driver has batched calls */
-	struct oki_cuda_span span; /* around the host bytes looked at last */
-	struct oki_cuda_work work; /* counted; entries when they are flushed */
-	uint32_t count;
-	uint32_t most;	  /* entries of the next call */
-	uint64_t pending; /* bytes of those collected */
+	struct oki_cuda_span span; /* around the last host address */
+	struct oki_cuda_work work; /* so far; entries count when they are flushed */
+	uint32_t count;		   /* entries collected */
+	uint32_t most;		   /* entries of the next call at most */
+	uint64_t pending;	   /* bytes of the collected entries */
 	CUdeviceptr to[BATCH_MAX];
 	CUdeviceptr from[BATCH_MAX];
 	size_t bytes[BATCH_MAX];
@@ -90,8 +91,8 @@ static CUresult flush(struct emitter *e)
 	return result;
 }
 
-/* How many of these bytes, from the first on, lie in one registration. */
-static uint64_t together(struct emitter *e, const uint8_t *host, uint64_t bytes)
+/* How many of these bytes, from the first one on, lie in the same registration. */
+static uint64_t bytes_in_registration(struct emitter *e, const uint8_t *host, uint64_t bytes)
 {
 	uintptr_t at = (uintptr_t)host;
 	if (at < e->span.from || at >= e->span.to)
@@ -105,7 +106,7 @@ static CUresult add_row(struct emitter *e, uint8_t *host, uint8_t *device, uint6
 	bool to_pages = e->direction == OKI_TO_PAGES;
 	for (uint64_t at = 0, n; at < bytes; at += n) {
 		n = bytes - at < LONGEST_COPY ? bytes - at : LONGEST_COPY;
-		n = together(e, host + at, n);
+		n = bytes_in_registration(e, host + at, n);
 		e->to[e->count] = (CUdeviceptr)(to_pages ? device : host) + at;
 		e->from[e->count] = (CUdeviceptr)(to_pages ? host : device) + at;
 		e->bytes[e->count] = n;
@@ -162,12 +163,12 @@ static CUresult emit_2d(struct emitter *e, const struct rows *rows, uint64_t fir
 	return e->api ? e->api->copy_2d(&copy, e->stream) : CUDA_SUCCESS;
 }
 
-/* So many of `most` rows from `first` on have all their bytes in one registration. */
-static uint64_t rows_together(struct emitter *e, const struct rows *rows, uint64_t first,
-			      uint64_t most)
+/* How many of `most` rows, from `first` on, lie in one registration as a whole. */
+static uint64_t rows_in_registration(struct emitter *e, const struct rows *rows, uint64_t first,
+				     uint64_t most)
 {
 	uint64_t bytes = (most - 1) * rows->host_pitch + rows->width;
-	uint64_t inside = together(e, rows->host + first * rows->host_pitch, bytes);
+	uint64_t inside = bytes_in_registration(e, rows->host + first * rows->host_pitch, bytes);
 	if (inside == bytes)
 		return most;
 	return inside < rows->width ? 0 : (inside - rows->width) / rows->host_pitch + 1;
@@ -182,7 +183,7 @@ static CUresult add_2d(struct emitter *e, const struct rows *rows)
 	for (uint64_t first = 0, n; first < rows->count; first += n) {
 		uint64_t left = rows->count - first;
 		CUresult result;
-		n = rows_together(e, rows, first, left < most ? left : most);
+		n = rows_in_registration(e, rows, first, left < most ? left : most);
 		if (n > 0) {
 			result = emit_2d(e, rows, first, n);
 		} else {
@@ -197,7 +198,7 @@ static CUresult add_2d(struct emitter *e, const struct rows *rows)
 }
 
 /* Would entries of a batch cost more than one 2-D copy? */
-static bool pays_2d(const struct emitter *e, const struct rows *rows)
+static bool is_2d_faster(const struct emitter *e, const struct rows *rows)
 {
 	if (!e->batch)
 		return rows->count > 1;
@@ -209,7 +210,7 @@ static CUresult add_rows(struct emitter *e, const struct rows *rows)
 {
 	e->work.rows += rows->count;
 	e->work.bytes += rows->count * rows->width;
-	if (pays_2d(e, rows) && fits_2d(rows))
+	if (is_2d_faster(e, rows) && fits_2d(rows))
 		return add_2d(e, rows);
 	for (uint64_t i = 0; i < rows->count; i++) {
 		CUresult result = add_row(e, rows->host + i * rows->host_pitch,
@@ -220,7 +221,7 @@ static CUresult add_rows(struct emitter *e, const struct rows *rows)
 	return CUDA_SUCCESS;
 }
 
-/* Two loops make as many 2-D copies as the shorter one has rounds. */
+/* Loop over the shorter of the two dimensions, so that there are fewer 2-D copies. */
 static CUresult add_rect(struct emitter *e, const struct oki_rect *r)
 {
 	bool by_outer = r->outer <= r->inner;
@@ -254,24 +255,26 @@ static CUresult add_run(struct emitter *e, const struct oki_layer_map *map,
 }
 
 /*
- * Layers that differ by one distance on each side. Where they touch on both, as in one tensor of
- * pages that hold all layers, they are one layer with longer rows. Otherwise a row of all layers
- * can be one 2-D copy, which beats a copy for each layer when there are fewer rows than layers.
+ * Layers at a constant distance on each side. Where they are adjacent on both sides, as in a tensor
+ * whose pages hold all layers, they are one layer with longer rows. Otherwise one 2-D copy can take
+ * a row of all layers, which is better than a copy for each layer if there are fewer rows than
+ * layers.
  */
 struct stack {
-	uint32_t layers; /* 1: nothing to gain from the others */
+	uint32_t layers; /* 1: copy each layer alone */
 	uint64_t host_pitch;
 	uint64_t device_pitch;
-	struct oki_layer_map fused; /* segment_count 0: they do not touch */
-	/* The first layer, its segments joined for runs that allow it [1], and what pays. */
+	struct oki_layer_map fused; /* segment_count 0: they are not adjacent */
+	/* The first layer, [1] with segments joined for joinable runs, and when stacking is
+	 * faster. */
 	struct stacking {
 		struct oki_layer_map map;
-		bool single;	    /* for one row */
-		uint64_t row_limit; /* for fewer rows than this, but one */
+		bool single;	    /* for a run of one row */
+		uint64_t row_limit; /* for runs of at least two rows and fewer than this */
 	} kinds[2];
 };
 
-/* One row of a run in all layers, the segments as an inner loop where they are evenly spaced. */
+/* One row of a run in all layers; two equal segments become the inner loop. */
 static struct oki_rect stack_rect(const struct stack *stack, const struct oki_layer_map *map,
 				  const struct oki_rect *row, uint32_t segment)
 {
@@ -320,7 +323,7 @@ static CUresult add_stacked(struct emitter *e, const struct stack *stack,
 	return result;
 }
 
-/* How many 2-D copies one row takes in all layers. */
+/* The number of 2-D copies for one row in all layers. */
 static uint64_t row_copies(const struct stack *stack, const struct oki_layer_map *map)
 {
 	struct oki_rect row = {.width = map->segments[0].bytes};
@@ -330,8 +333,8 @@ static uint64_t row_copies(const struct stack *stack, const struct oki_layer_map
 	return rect.outer < rect.inner ? rect.outer : rect.inner;
 }
 
-/* A copy for each row of all layers, or what each layer takes for all rows? */
-static void set_pays(const struct emitter *e, const struct stack *stack, struct stacking *kind)
+/* When is a copy for each row in all layers faster than copies of all rows for each layer? */
+static void set_limits(const struct emitter *e, const struct stack *stack, struct stacking *kind)
 {
 	uint64_t bytes = kind->map.segments[0].bytes, copies = row_copies(stack, &kind->map);
 	uint64_t others = (uint64_t)stack->layers * kind->map.segment_count;
@@ -354,13 +357,13 @@ static void stack_init(const struct emitter *e, struct stack *stack,
 	struct oki_layer_map *joined = &stack->kinds[1].map;
 	oki_join_segments(maps[0], joined);
 	for (int k = 0; k < 2; k++)
-		set_pays(e, stack, &stack->kinds[k]);
+		set_limits(e, stack, &stack->kinds[k]);
 	stack->fused = *joined;
 	stack->fused.segments[0].bytes *= count;
 	if (joined->segment_count > 1 || joined->segments[0].bytes != stack->host_pitch ||
 	    joined->segments[0].bytes != stack->device_pitch)
 		stack->fused.segment_count = 0;
-	/* No 2-D copy steps that far. */
+	/* A 2-D copy has no such pitch. */
 	if (!stack->fused.segment_count &&
 	    (stack->host_pitch > OKI_CUDA_MAX_PITCH || stack->device_pitch > OKI_CUDA_MAX_PITCH))
 		stack->layers = 1;
@@ -406,7 +409,7 @@ static CUresult add_stack(struct emitter *e, const struct stack *stack, struct s
 	return result;
 }
 
-/* One layer's share of the runs that are not stacked. */
+/* The runs that are not stacked, in one layer. */
 static CUresult add_layer(struct emitter *e, const struct stack *stack,
 			  const struct oki_layer_map *map, struct some_runs some)
 {
@@ -452,7 +455,7 @@ static void emitter_init(struct emitter *e, const struct oki_device *device, CUs
 	e->stream = stream;
 	e->direction = direction;
 	e->batch = oki_cuda_has_batch(device->api);
-	/* A count does not ask where registrations end. */
+	/* Counting ignores where registrations end. */
 	e->span = (struct oki_cuda_span){0, stream ? 0 : UINTPTR_MAX};
 	e->work = (struct oki_cuda_work){0};
 	e->count = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] The copy kernel, compiled for every architecture the toolkit knows, as the driver loads it.
+/* [B] The copy kernel as an image for the driver, with code for the architectures that nvcc knows.
  */
 #ifndef OKI_DEVICE_CUDA_IMAGE_H
 #define OKI_DEVICE_CUDA_IMAGE_H

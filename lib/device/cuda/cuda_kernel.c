@@ -9,39 +9,40 @@
 #include "device/cuda/cuda_image.h"
 #include "device/rect.h"
 
-/* So many pieces for each group of lanes that all end at about the same time. */
+/* The aim: so many tiles for each lane group that all end at about the same time. */
 #define PIECES_PER_GROUP 8u
 #define PIECE_MAX 4096u
-/* Every driver takes so many bytes of parameters. */
+/* Every driver accepts so many bytes of parameters. */
 static_assert(sizeof(struct oki_gather) <= 4096, "a launch");
 
-/* On their way from the host at any time this fills the link. More of it only queues up, and a
- * layer ends later for it; but a short copy is through the sooner the earlier it asks for all its
- * bytes.
- */
+/* So many bytes in flight from the host fill the link. More only queue up, and a layer ends later
+ * for it. A short copy, though, ends sooner if it requests all its bytes early. */
 #define FLIGHT_BYTES (128u << 10)
 #define WORD_BYTES 16u
 #define WARP 32u
-/* Of a publish: pages are near. */
+/* Loads in flight of each lane in a publish: few are enough, as it reads GPU memory. */
 #define PUBLISH_LOADS 2u
 
 /*
- * Whatever the GPU reads from the host, a model's launches among it, waits behind what a kernel has
- * written there, and on a full link that is for as long as the publish lasts. SMs fill a link with
- * 0.95 of what a copy engine moves, as their writes are shorter; with a part of that less nothing
- * waits. While a restore is on its way, whose requests are such reads, a publish takes less.
+ * A publish must not fill the link. What the GPU reads from the host, such as a model's launches,
+ * waits behind what a kernel has written there: on a full link, as long as the publish lasts. SMs
+ * fill a link with 0.95 of what a copy engine moves, as their writes are shorter. With slightly
+ * less nothing waits. While a restore is in flight, whose requests are such reads, a publish takes
+ * even less.
  */
 #define PUBLISH_SHARE 0.93
-/* Of that, by rows so short that narrow groups take them: the host takes those less evenly. */
+/* The part of that for rows so short that lane groups of 8 or 16 lanes copy them: the host accepts
+ * these less evenly. */
 #define NARROW_SHARE 0.9
 #define BESIDE_RESTORE_SHARE 0.74
 
-/* With so much left to copy the next kernel may start: about what the link moves until it does. */
+/* The next kernel may start when so many bytes are left: about what the link moves until it runs.
+ */
 #define EARLY_BYTES (2u << 20)
 
-/* Where the GPU sees it, or, without memory for that, where it does not. Before any stream counts.
- */
-static void restores_show(struct oki_device *device)
+/* Put the count of restores into memory that is mapped for the GPU. On failure it stays in
+ * own_restores. Must run before any stream counts. */
+static void map_restore_count(struct oki_device *device)
 {
 	const struct oki_cuda_api *api = device->api;
 	void *word = NULL;
@@ -57,7 +58,7 @@ static void restores_show(struct oki_device *device)
 	atomic_init(device->restores, 0);
 }
 
-static void restores_hide(struct oki_device *device)
+static void unmap_restore_count(struct oki_device *device)
 {
 	if (device->restores_at)
 		device->api->host_free((void *)device->restores);
@@ -76,8 +77,9 @@ int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err)
 	CUresult result = api->module_load(&device->module, oki_cuda_image);
 	for (uint32_t i = 0; i < 3 && result == CUDA_SUCCESS; i++)
 		result = api->module_function(&device->gather[i], device->module, names[i]);
-	/* An empty launch of each, or the driver would load them with the first copy. Not in the
-	 * legacy stream, which waits for the caller's and breaks captures. */
+	/* Launch each function once without work: otherwise the driver would load it with the first
+	 * copy. Not in the legacy stream, which waits for the caller's streams and breaks captures.
+	 */
 	CUstream stream = NULL;
 	struct oki_gather none = {0};
 	void *parameters[] = {&none};
@@ -89,7 +91,7 @@ int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err)
 	if (stream)
 		api->stream_destroy(stream);
 	if (result == CUDA_SUCCESS) {
-		restores_show(device);
+		map_restore_count(device);
 		return 0;
 	}
 	oki_cuda_kernel_unload(device);
@@ -99,7 +101,7 @@ int oki_cuda_kernel_load(struct oki_device *device, struct okv_error *err)
 
 void oki_cuda_kernel_unload(struct oki_device *device)
 {
-	restores_hide(device);
+	unmap_restore_count(device);
 	if (device->module)
 		device->api->module_unload(device->module);
 	device->module = NULL;
@@ -114,23 +116,26 @@ uint64_t oki_cuda_table_rows(const struct oki_run *runs, uint32_t run_count)
 	return rows;
 }
 
-/* A run lies in one arena, and neighbours mostly in the same; a block in one piece of it. */
-static const struct oki_cuda_mapping *reach_of(const struct oki_device *device, const uint8_t *host,
-					       const struct oki_cuda_mapping *last)
+/* The registration of this address. Tries the last one first: a run lies in one arena, and so do
+ * most neighbouring runs. The kernel gets only blocks that lie in one registration. */
+static const struct oki_cuda_mapping *find_mapping(const struct oki_device *device,
+						   const uint8_t *host,
+						   const struct oki_cuda_mapping *last)
 {
-	static const struct oki_cuda_mapping straight;
+	static const struct oki_cuda_mapping unshifted;
 	if (last && (uintptr_t)host - (uintptr_t)last->base < last->bytes)
 		return last;
 	for (uint32_t i = 0; i < device->reach_count; i++) {
-		const struct oki_cuda_mapping *reach = &device->reach[i];
-		if (host >= reach->base && host < reach->base + reach->bytes)
-			return reach;
+		const struct oki_cuda_mapping *mapping = &device->reach[i];
+		if (host >= mapping->base && host < mapping->base + mapping->bytes)
+			return mapping;
 	}
-	return &straight;
+	return &unshifted;
 }
 
-/* One row for each block. Of scattered blocks nobody can guess how many follow each other, so two
- * rows are written at once where there is room behind, wanted or not. */
+/* Write one entry for each block. With scattered blocks the loop count is unpredictable, so two
+ * entries are always written if the table has room, even for a run of one block. The next run
+ * overwrites the surplus. */
 static void fill_plain(const struct oki_run *run, uint64_t shift, const struct oki_gather_row *end,
 		       struct oki_gather_row *rows)
 {
@@ -154,18 +159,18 @@ static void fill_plain(const struct oki_run *run, uint64_t shift, const struct o
 	}
 }
 
-/* Any run; every block may lie in another piece of the arena. Returns the place behind. */
+/* Write the entries of any run; each block may lie in another registration. Returns their end. */
 static struct oki_gather_row *fill_any(const struct oki_device *device, const struct oki_run *run,
-				       const struct oki_cuda_mapping *reach,
+				       const struct oki_cuda_mapping *mapping,
 				       struct oki_gather_row *rows)
 {
 	for (uint32_t o = 0; o < run->blocks; o++) {
 		const uint8_t *block = run->host + o * run->host_pitch;
 		if (device->in_pieces)
-			reach = reach_of(device, block, reach);
+			mapping = find_mapping(device, block, mapping);
 		for (uint32_t j = 0; j < run->inner; j++)
 			*rows++ = (struct oki_gather_row){
-				.host = (uint64_t)(uintptr_t)block + reach->shift,
+				.host = (uint64_t)(uintptr_t)block + mapping->shift,
 				.page = run->page + o * run->page_pitch + j * run->inner_step,
 				.inner = run->inner_first + j,
 			};
@@ -177,15 +182,15 @@ void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *
 			 uint32_t run_count, uint64_t row_count, struct oki_gather_row *ret_rows)
 {
 	const struct oki_gather_row *end = ret_rows + row_count;
-	const struct oki_cuda_mapping *reach = NULL;
+	const struct oki_cuda_mapping *mapping = NULL;
 	for (uint32_t i = 0; i < run_count; i++) {
 		const struct oki_run *run = &runs[i];
-		reach = reach_of(device, run->host, reach);
+		mapping = find_mapping(device, run->host, mapping);
 		if (run->inner == 1 && !device->in_pieces) {
-			fill_plain(run, reach->shift, end, ret_rows);
+			fill_plain(run, mapping->shift, end, ret_rows);
 			ret_rows += run->blocks;
 		} else {
-			ret_rows = fill_any(device, run, reach, ret_rows);
+			ret_rows = fill_any(device, run, mapping, ret_rows);
 		}
 	}
 }
@@ -210,10 +215,10 @@ static uint64_t count_units(const struct oki_gather *g)
 	return units;
 }
 
-/* Of a lane on their way at once. */
+/* The number of loads that a lane has in flight. */
 static uint32_t loads_for(const struct oki_cuda_launch *launch, uint32_t sms, uint64_t bytes)
 {
-	/* Narrow groups have one short fragment each and fill few of their loads. */
+	/* Lane groups of 8 or 16 lanes have short fragments, which need few loads. */
 	if (launch->lanes < WARP)
 		return OKI_GATHER_LOADS;
 	if (!launch->gather.to_pages)
@@ -223,8 +228,8 @@ static uint32_t loads_for(const struct oki_cuda_launch *launch, uint32_t sms, ui
 	return bytes <= OKI_CUDA_SHORT_BYTES || loads > OKI_GATHER_LOADS ? OKI_GATHER_LOADS : loads;
 }
 
-/* Rows are cut so that every group has work, however few there are. */
-static void cut(struct oki_cuda_launch *launch, const struct oki_cuda_budget *budget)
+/* Choose the tile size so that every lane group has work even if there are few rows. */
+static void choose_tile_size(struct oki_cuda_launch *launch, const struct oki_cuda_budget *budget)
 {
 	struct oki_gather *g = &launch->gather;
 	uint64_t bytes = 0, longest = 0;
@@ -237,25 +242,27 @@ static void cut(struct oki_cuda_launch *launch, const struct oki_cuda_budget *bu
 	g->loads = loads_for(launch, budget->sms, bytes);
 	launch->threads = OKI_GATHER_THREADS;
 	uint64_t groups = (uint64_t)budget->sms * launch->threads / launch->lanes;
-	uint64_t piece = bytes / (groups * PIECES_PER_GROUP);
+	uint64_t tile = bytes / (groups * PIECES_PER_GROUP);
 	uint64_t round = launch->lanes * WORD_BYTES * g->loads;
-	if (piece > PIECE_MAX)
-		piece = PIECE_MAX;
-	/* Above one round of loads only whole ones: the rest of one costs as much. */
-	if (piece > round)
-		piece -= piece % round;
+	if (tile > PIECE_MAX)
+		tile = PIECE_MAX;
+	/* Above one round of loads, use whole rounds: part of a round takes as long as all of it.
+	 */
+	if (tile > round)
+		tile -= tile % round;
 	else
-		piece = (piece + OKI_GATHER_PIECE - 1) / OKI_GATHER_PIECE * OKI_GATHER_PIECE;
-	/* Below this a row is one piece: narrower groups take it in one round. */
+		tile = (tile + OKI_GATHER_PIECE - 1) / OKI_GATHER_PIECE * OKI_GATHER_PIECE;
+	/* The least tile size: rows below 2048 bytes, which smaller lane groups copy in one round,
+	 * are one tile. */
 	uint64_t least = launch->lanes == 32 ? OKI_GATHER_PIECE : 2048;
-	g->piece = (uint32_t)(piece < least ? least : piece);
+	g->piece = (uint32_t)(tile < least ? least : tile);
 	uint64_t units = count_units(g);
 	while (units > OKI_CUDA_UNITS_MAX && g->piece < 1u << 30) {
 		g->piece *= 2;
 		units = count_units(g);
 	}
 	uint64_t blocks = (units * launch->lanes + launch->threads - 1) / launch->threads;
-	/* Even for layers of which it has no row: it raises their counters. */
+	/* At least one block, even if no layer has rows: it raises their counters. */
 	launch->blocks = (uint32_t)(blocks < budget->sms ? blocks + (blocks == 0) : budget->sms);
 	launch->units = (uint32_t)units;
 }
@@ -265,7 +272,8 @@ static uint32_t group_count(const struct oki_cuda_launch *launch)
 	return launch->blocks * (launch->threads / launch->lanes);
 }
 
-/* Whole rounds of all groups; with fewer units than that, at once. */
+/* Set the tile number from which the next kernel may start: whole rounds of all lane groups before
+ * the end, or 0 (at once) with fewer tiles than that. */
 static void set_early(struct oki_cuda_launch *launch)
 {
 	struct oki_gather *g = &launch->gather;
@@ -277,7 +285,8 @@ static void set_early(struct oki_cuda_launch *launch)
 	g->early = (uint32_t)(launch->units > last ? launch->units - last : 0);
 }
 
-/* Of one group, for half a line, of which pieces of the common length have one more. */
+/* The time of one lane group for half a line. A tile takes half a line more than its lines, so each
+ * half line gets a little less than its share. */
 static uint32_t pace_of(const struct oki_cuda_launch *launch, double rate)
 {
 	const double halves = 2.0 * PIECE_MAX / OKI_GATHER_LINE;
@@ -302,7 +311,7 @@ static void set_pace(struct oki_cuda_launch *launch, const struct oki_cuda_budge
 	g->lasts_ns = ns < UINT32_MAX ? (uint32_t)ns : UINT32_MAX;
 }
 
-/* Which of the launch's tables this is. OKI_GATHER_TABLES: there is no room for it any more. */
+/* The index of this table in the launch, added if missing. OKI_GATHER_TABLES: no room. */
 static uint32_t add_table(struct oki_cuda_launch *launch, const struct oki_cuda_table *table)
 {
 	struct oki_gather *g = &launch->gather;
@@ -325,7 +334,7 @@ static uint32_t add_table(struct oki_cuda_launch *launch, const struct oki_cuda_
 	return at;
 }
 
-/* False: there is no room for this layer any more. */
+/* False: no room for this layer. */
 static bool add_columns(struct oki_cuda_launch *launch, const struct oki_layer_map *map,
 			const struct oki_cuda_table *table)
 {
@@ -372,7 +381,7 @@ void oki_cuda_launch_fill(const struct oki_cuda_table *const *tables, enum oki_d
 		ret_launch->columns[ret_launch->end - first] = g->column_count;
 		ret_launch->end++;
 	}
-	cut(ret_launch, budget);
+	choose_tile_size(ret_launch, budget);
 	set_early(ret_launch);
 	set_pace(ret_launch, budget);
 }
@@ -385,7 +394,8 @@ CUresult oki_cuda_launch(struct oki_device *device, CUstream stream, struct oki_
 				   1, 0, stream, parameters, NULL);
 }
 
-/* A wait takes what the event holds at this moment, so one event serves all. */
+/* A stream wait captures the event's latest record when it is queued, so one event can be reused.
+ */
 CUresult oki_cuda_follow(struct oki_stream *stream, CUstream later, CUstream earlier)
 {
 	const struct oki_cuda_api *api = stream->device->api;
@@ -398,7 +408,7 @@ CUresult oki_cuda_join(struct oki_stream *stream)
 	CUresult result = CUDA_SUCCESS;
 	if (stream->side_open)
 		result = oki_cuda_follow(stream, stream->stream, stream->side);
-	/* Then it has waited for the lane as well. */
+	/* If side has waited for the lane, stream now waits for it, too. */
 	if (result == CUDA_SUCCESS && stream->side_open && stream->side_last)
 		stream->lane_open = false;
 	stream->side_open &= result != CUDA_SUCCESS;
@@ -424,8 +434,8 @@ CUresult oki_cuda_record(struct oki_stream *stream, CUevent event)
 	return result == CUDA_SUCCESS ? api->event_record(event, stream->side) : result;
 }
 
-/* The first kernel follows all that was queued before. */
-static CUresult fork_here(struct oki_stream *stream)
+/* The first kernel follows everything queued before it; the other streams start after the fork. */
+static CUresult record_fork(struct oki_stream *stream)
 {
 	CUresult result = oki_cuda_join(stream);
 	return result == CUDA_SUCCESS
@@ -434,9 +444,9 @@ static CUresult fork_here(struct oki_stream *stream)
 }
 
 /*
- * Where the next kernel goes: into the stream and the lane in turns, once the kernel before has
- * begun its last pieces, if it is no short one: its blocks stand ready when the SMs get free, and
- * two kernels share the link for a moment only, so that none is ready later than it must.
+ * Choose the stream of the next kernel: stream and lane in turns. Unless the kernel before is
+ * short, the next one waits until that has begun its last tiles. So its blocks are ready when SMs
+ * become free, and the two kernels share the link only briefly, which delays neither.
  */
 static CUresult next_queue(struct oki_stream *stream, CUstream *ret_queue)
 {
@@ -444,7 +454,7 @@ static CUresult next_queue(struct oki_stream *stream, CUstream *ret_queue)
 	CUresult result = CUDA_SUCCESS;
 	*ret_queue = stream->stream;
 	if (stream->kernels == 0)
-		return fork_here(stream);
+		return record_fork(stream);
 	if (!stream->counters)
 		return CUDA_SUCCESS;
 	if (stream->kernels % 2) {
@@ -459,7 +469,7 @@ static CUresult next_queue(struct oki_stream *stream, CUstream *ret_queue)
 	return result;
 }
 
-/* G8: counters for the launch's ends, each at the last column of its layer. */
+/* G8: each end of a stretch gets a counter, raised at the last column of its last layer. */
 static uint32_t set_signals(const struct oki_stream *stream, struct oki_cuda_launch *launch,
 			    const bool *ends, uint32_t first, struct oki_cuda_signal *ret_signals)
 {
@@ -498,9 +508,9 @@ static void set_counters(const struct oki_stream *stream, struct oki_gather *g)
 	g->beside = g->counters + OKI_CUDA_BESIDE;
 }
 
-/* The kernel was accepted and will count. */
-static void take_counts(struct oki_stream *stream, const struct oki_cuda_launch *launch,
-			const struct oki_cuda_signal *signals, uint32_t signal_count)
+/* The driver accepted the kernel, so it will raise the counters. */
+static void add_counts(struct oki_stream *stream, const struct oki_cuda_launch *launch,
+		       const struct oki_cuda_signal *signals, uint32_t signal_count)
 {
 	stream->gate = launch->gather.early > 0;
 	stream->counts[0] += group_count(launch);
@@ -520,7 +530,7 @@ static CUresult launch_next(struct oki_stream *stream, struct oki_cuda_launch *l
 	result = oki_cuda_launch(stream->device, queue, launch);
 	if (result != CUDA_SUCCESS)
 		return result;
-	take_counts(stream, launch, signals, signal_count);
+	add_counts(stream, launch, signals, signal_count);
 	stream->kernels++;
 	return CUDA_SUCCESS;
 }
@@ -554,9 +564,9 @@ CUresult oki_cuda_kernel_copy(struct oki_stream *stream, enum oki_direction dire
 {
 	const struct oki_device *device = stream->device;
 	struct oki_cuda_budget budget = oki_cuda_budget(device, direction);
-	/* A kernel that cannot look for itself. */
-	bool looks = stream->counters && device->restores_at;
-	if (!looks && atomic_load_explicit(device->restores, memory_order_relaxed))
+	/* A kernel that cannot read the count of restores keeps the pace chosen now. */
+	bool reads_restores = stream->counters && device->restores_at;
+	if (!reads_restores && atomic_load_explicit(device->restores, memory_order_relaxed))
 		budget.rate = budget.beside_rate;
 	struct oki_cuda_launch launch;
 	*ret_signal_count = 0;

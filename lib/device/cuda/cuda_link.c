@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * [B] How fast the link is, measured when a GPU is first opened: the difference of a long and a
- * short copy, so that what every copy costs drops out, and the best of a few tries, since nothing
- * but disturbance makes one slower.
+ * [B] The rate of the link, measured when a GPU is first opened. It comes from the difference of a
+ * long and a short copy, so that the constant cost of a copy cancels out; and from the fastest of a
+ * few tries, since only other work makes a copy slower.
  */
 #include "device/cuda/cuda_device.h"
 
@@ -14,7 +14,7 @@
 #define LONG_BYTES (8u << 20)
 #define SHORT_BYTES (2u << 20)
 #define TRIES 5
-/* Of one direction: a GPU that a model holds may take long. */
+/* Time limit of one direction: copies may be slow beside a model. */
 #define MOST_NS 40000000u
 #define DEVICES_MAX 16u
 
@@ -68,7 +68,7 @@ static bool measure(const struct oki_device *device, double ret_link[2])
 	for (int d = 0; d < 2; d++) {
 		b.direction = (enum oki_direction)d;
 		double link = measure_direction(&b);
-		/* What cannot be was disturbed. */
+		/* An implausible rate comes from other work on the link. */
 		ret_link[d] =
 			link > OKI_CUDA_LEAST_LINK && link < 2000 ? link : OKI_CUDA_LEAST_LINK;
 	}

@@ -5,11 +5,11 @@
 #include "base/checked.h"
 #include "base/error.h"
 
-/* The allocation of this GPU that holds at; managed memory counts. */
+/* An allocation of this GPU, or managed memory. */
 struct range {
 	uint64_t start;
 	uint64_t size;
-	bool pieces; /* mapped piece by piece (cuMemMap), with holes perhaps */
+	bool pieces; /* of several mappings (cuMemMap), maybe with holes */
 };
 
 static bool find_range(struct oki_device *device, CUdeviceptr at, struct range *ret_range)
@@ -32,13 +32,13 @@ static bool find_range(struct oki_device *device, CUdeviceptr at, struct range *
 		    CUDA_SUCCESS ||
 	    api->pointer_attribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at) != CUDA_SUCCESS)
 		return false;
-	/* Memory of no context: mapped by cuMemMap, or of a pool. */
+	/* Memory without a context was mapped by cuMemMap or comes from a pool. */
 	api->pointer_attribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, at);
 	*ret_range = (struct range){start, size, !context && !managed};
 	return true;
 }
 
-/* For memory in pieces a range is what was reserved; the pieces must leave no hole. */
+/* Is each byte of [at, end) mapped? The range of such memory is only what is reserved. */
 static bool is_mapped(struct oki_device *device, uint64_t at, uint64_t end)
 {
 	const struct oki_cuda_api *api = device->api;
@@ -61,8 +61,8 @@ static bool is_mapped(struct oki_device *device, uint64_t at, uint64_t end)
 	return true;
 }
 
-/* What it overlaps is gone: memory was mapped anew. */
-static void keep(struct oki_device *device, uint64_t from, uint64_t to)
+/* Known allocations that this one overlaps are gone: their memory was freed and reused. */
+static void remember(struct oki_device *device, uint64_t from, uint64_t to)
 {
 	for (uint32_t i = 0; i < device->tensor_count;) {
 		const struct oki_cuda_tensor *known = &device->tensors[i];
@@ -95,9 +95,10 @@ int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t byte
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
 				"%llu bytes at %#llx are reserved on GPU %d, but not all mapped",
 				(unsigned long long)bytes, (unsigned long long)base, device->index);
-	/* A copy over two pieces with a hole between them would be refused. */
+	/* Not for several mappings: the driver refuses a copy that spans two with a hole between.
+	 */
 	if (!range.pieces)
-		keep(device, range.start, range.start + range.size);
+		remember(device, range.start, range.start + range.size);
 	return 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] The CUDA device of a build without CUDA headers: open says so, and nothing else of a device
- * is called that did not open. */
+/* [B] The CUDA device of a build without CUDA headers. open() always fails, so no other function of
+ * it is ever called. */
 #include "device/device.h"
 
 #include "base/error.h"

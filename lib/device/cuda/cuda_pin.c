@@ -9,12 +9,13 @@
 
 #include "base/error.h"
 
-/* Holds the context that registered it: a registration ends with its context. */
+/* A pinned arena. Retains the context that registered it, as a registration ends with its context.
+ */
 struct pin {
 	struct pin *next;
 	uint8_t *base;
 	uint64_t bytes;
-	uint64_t piece; /* bytes of each registration; the last one has the rest */
+	uint64_t piece; /* bytes of each registration, the last one excepted */
 	bool read_only;
 	uint32_t count;
 	const struct oki_cuda_api *api;
@@ -22,7 +23,7 @@ struct pin {
 	CUcontext context;
 };
 
-/* Held while the driver registers, which takes seconds; who copies takes the second one only. */
+/* lock is held while the driver registers, which takes seconds. Copies take only list_lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_rwlock_t list_lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct pin *pins; /* changed with both locks held */
@@ -60,21 +61,22 @@ static unsigned register_flags(const struct oki_device *device, bool read_only)
 	return supported ? flags | CU_MEMHOSTREGISTER_READ_ONLY : flags;
 }
 
-static uint64_t piece_bytes(const struct pin *pin, uint64_t at)
+static uint64_t registration_bytes(const struct pin *pin, uint64_t at)
 {
 	uint64_t left = pin->bytes - at;
 	return left < pin->piece ? left : pin->piece;
 }
 
-/* The pieces before `end`; inside a scope. */
-static void unregister_pieces(const struct pin *pin, uint64_t end)
+/* Undo the registrations before `end`. Inside a scope. */
+static void unregister_before(const struct pin *pin, uint64_t end)
 {
 	for (uint64_t at = 0; at < end; at += pin->piece)
 		pin->api->host_unregister(pin->base + at);
 }
 
-/* All pieces or none; *ret_at is the one that failed. */
-static CUresult register_pieces(const struct pin *pin, unsigned flags, uint64_t *ret_at)
+/* Register all or nothing. On failure *ret_at is the offset of the registration that failed, or
+ * unchanged if none was tried. */
+static CUresult register_all(const struct pin *pin, unsigned flags, uint64_t *ret_at)
 {
 	struct oki_cuda_scope scope;
 	uint64_t at = 0;
@@ -82,13 +84,14 @@ static CUresult register_pieces(const struct pin *pin, unsigned flags, uint64_t 
 	if (result != CUDA_SUCCESS)
 		return result;
 	while (at < pin->bytes) {
-		result = pin->api->host_register(pin->base + at, piece_bytes(pin, at), flags);
+		result =
+			pin->api->host_register(pin->base + at, registration_bytes(pin, at), flags);
 		if (result != CUDA_SUCCESS)
 			break;
 		at += pin->piece;
 	}
 	if (result != CUDA_SUCCESS) {
-		unregister_pieces(pin, at);
+		unregister_before(pin, at);
 		*ret_at = at;
 	}
 	oki_cuda_leave(&scope);
@@ -98,7 +101,7 @@ static CUresult register_pieces(const struct pin *pin, unsigned flags, uint64_t 
 static int register_memory(struct oki_device *device, struct pin *pin, struct okv_error *err)
 {
 	uint64_t at = 0;
-	CUresult result = register_pieces(pin, register_flags(device, pin->read_only), &at);
+	CUresult result = register_all(pin, register_flags(device, pin->read_only), &at);
 	if (result == CUDA_SUCCESS)
 		return 0;
 	int status = OKV_E_UNSUPPORTED;
@@ -108,7 +111,8 @@ static int register_memory(struct oki_device *device, struct pin *pin, struct ok
 		status = OKV_E_NOMEM;
 	return oki_cuda_fail(err, status, OKV_STAGE_IMPORT, pin->api, result,
 			     "GPU %d cannot pin %llu bytes at %p", device->index,
-			     (unsigned long long)piece_bytes(pin, at), (void *)(pin->base + at));
+			     (unsigned long long)registration_bytes(pin, at),
+			     (void *)(pin->base + at));
 }
 
 /* With lock held. */
@@ -187,7 +191,7 @@ void oki_cuda_unpin(void *base)
 		struct oki_cuda_scope scope;
 		take_from_list(at);
 		if (oki_cuda_enter(pin->api, pin->context, &scope) == CUDA_SUCCESS) {
-			unregister_pieces(pin, pin->bytes);
+			unregister_before(pin, pin->bytes);
 			oki_cuda_leave(&scope);
 		}
 		pin->api->primary_release(pin->device);
@@ -219,8 +223,8 @@ bool oki_cuda_pin_limit(const char *text, uint64_t *ret_bytes)
 	return true;
 }
 
-/* Narrow the span to what this arena leaves of it. */
-static void narrow(const struct pin *pin, uintptr_t at, struct oki_cuda_span *span)
+/* Shrink the span around `at` so that no end of one of this arena's registrations is inside. */
+static void shrink_span(const struct pin *pin, uintptr_t at, struct oki_cuda_span *span)
 {
 	uintptr_t base = (uintptr_t)pin->base;
 	if (at < base) {
@@ -231,27 +235,28 @@ static void narrow(const struct pin *pin, uintptr_t at, struct oki_cuda_span *sp
 	} else {
 		uint64_t piece = (at - base) / pin->piece * pin->piece;
 		span->from = base + piece;
-		span->to = span->from + piece_bytes(pin, piece);
+		span->to = span->from + registration_bytes(pin, piece);
 	}
 }
 
 void oki_cuda_span(const void *host, struct oki_cuda_span *ret_span)
 {
 	struct oki_cuda_span span = {0, UINTPTR_MAX};
-	/* The caller's own arena was pinned before it began and is until it ends. */
+	/* Arenas that others pin or unpin meanwhile do not matter: the caller's own stays pinned
+	 * during the call. */
 	if (atomic_load(&pins_in_pieces) > 0) {
 		pthread_rwlock_rdlock(&list_lock);
 		for (const struct pin *pin = pins; pin; pin = pin->next)
 			if (pin->piece < pin->bytes)
-				narrow(pin, (uintptr_t)host, &span);
+				shrink_span(pin, (uintptr_t)host, &span);
 		pthread_rwlock_unlock(&list_lock);
 	}
 	*ret_span = span;
 }
 
-/* ---- what one device has of it ---- */
+/* ---- the mappings of one device ---- */
 
-/* Where the GPU sees what the CPU sees at base; the same place on most systems. */
+/* The distance from a CPU address to the GPU's; 0 on most systems. */
 static CUresult find_shift(struct oki_device *device, void *base, uint64_t *ret_shift)
 {
 	struct oki_cuda_scope scope;
@@ -265,8 +270,9 @@ static CUresult find_shift(struct oki_device *device, void *base, uint64_t *ret_
 	return result;
 }
 
-/* It may have been pinned before, by a device with another limit: pieces are as they are. */
-static uint64_t piece_at(const uint8_t *at, uint64_t bytes)
+/* The length of the registration at `at`. It may differ from this device's limit: another device
+ * may have pinned the arena first. */
+static uint64_t known_registration_bytes(const uint8_t *at, uint64_t bytes)
 {
 	struct oki_cuda_span span;
 	oki_cuda_span(at, &span);
@@ -274,15 +280,15 @@ static uint64_t piece_at(const uint8_t *at, uint64_t bytes)
 	return piece < bytes ? piece : bytes;
 }
 
-static uint32_t count_pieces(const uint8_t *base, uint64_t bytes)
+static uint32_t count_registrations(const uint8_t *base, uint64_t bytes)
 {
 	uint32_t count = 0;
-	for (uint64_t at = 0; at < bytes; at += piece_at(base + at, bytes - at))
+	for (uint64_t at = 0; at < bytes; at += known_registration_bytes(base + at, bytes - at))
 		count++;
 	return count;
 }
 
-static void look_for_pieces(struct oki_device *device)
+static void update_in_pieces(struct oki_device *device)
 {
 	device->in_pieces = false;
 	for (uint32_t i = 0; i < device->reach_count; i++)
@@ -292,7 +298,7 @@ static void look_for_pieces(struct oki_device *device)
 int oki_cuda_mapping_add(struct oki_device *device, uint8_t *base, uint64_t bytes,
 			 struct okv_error *err)
 {
-	uint32_t pieces = count_pieces(base, bytes);
+	uint32_t pieces = count_registrations(base, bytes);
 	struct oki_cuda_mapping *reach =
 		realloc(device->reach, (device->reach_count + pieces) * sizeof(*reach));
 	if (!reach)
@@ -303,7 +309,7 @@ int oki_cuda_mapping_add(struct oki_device *device, uint8_t *base, uint64_t byte
 	for (uint32_t i = 0; i < pieces; i++) {
 		reach[i] = (struct oki_cuda_mapping){
 			.base = base + at,
-			.bytes = piece_at(base + at, bytes - at),
+			.bytes = known_registration_bytes(base + at, bytes - at),
 			.pieces = i == 0 ? pieces : 0,
 		};
 		CUresult result = find_shift(device, base + at, &reach[i].shift);
@@ -314,7 +320,7 @@ int oki_cuda_mapping_add(struct oki_device *device, uint8_t *base, uint64_t byte
 		at += reach[i].bytes;
 	}
 	device->reach_count += pieces;
-	look_for_pieces(device);
+	update_in_pieces(device);
 	return 0;
 }
 
@@ -329,7 +335,7 @@ void oki_cuda_mapping_remove(struct oki_device *device, const void *base)
 	uint32_t pieces = reach[i].pieces;
 	device->reach_count -= pieces;
 	memmove(&reach[i], &reach[i + pieces], (device->reach_count - i) * sizeof(*reach));
-	look_for_pieces(device);
+	update_in_pieces(device);
 }
 
 bool oki_cuda_crosses_registration(const struct oki_device *device, const uint8_t *host,

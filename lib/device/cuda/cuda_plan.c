@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * [B] What depends on the runs of an operation alone: how many rows they have, what copy engines
- * would need for them, and the kernel's table. It is worked out with the first layer of a group, so
- * that later layers cost the CPU the same however many blocks there are.
+ * [B] Prepared runs: what depends on an operation's runs only, which is their number of rows, the
+ * work of copy engines for them, and the kernel's table. Computed with the first layer of a group,
+ * so that the CPU time of later layers does not depend on the number of blocks.
  */
 #include "device/cuda/cuda_device.h"
 
@@ -10,8 +10,8 @@
 
 #include "device/rect.h"
 
-/* Runs of one plan are much alike: so many of them, evenly spread, or up to twice as many stand for
- * all. */
+/* Runs of one operation are similar, so an evenly spread sample of so many, or up to twice as many,
+ * is enough. */
 #define SAMPLES 32u
 
 struct oki_cuda_plan {
@@ -20,24 +20,24 @@ struct oki_cuda_plan {
 	uint32_t run_count;
 	uint64_t rows;
 	bool joinable;	      /* all runs are */
-	uint64_t block_pages; /* of the longest one; 0: nobody asked */
-	uint64_t whole_below; /* so many bytes of any block lie in one piece of an arena */
-	uint64_t split_from;  /* so many of some block do not */
+	uint64_t block_pages; /* pages of the longest block; 0: not yet computed */
+	uint64_t whole_below; /* so many first bytes of any block lie in one registration */
+	uint64_t split_from;  /* so many first bytes of some block do not */
 	struct oki_cuda_table table;
 	struct oki_gather_row few[OKI_GATHER_INLINE_ROWS];
 };
 
 static void count_runs(struct oki_cuda_plan *plan)
 {
-	uint32_t cut = 0; /* 0: all are joinable */
+	uint32_t unjoinable = 0; /* 0: all are joinable */
 	uint64_t rows = 0;
 	for (uint32_t i = 0; i < plan->run_count; i++) {
 		const struct oki_run *run = &plan->runs[i];
 		rows += oki_run_rows(run);
-		cut |= (run->inner - 1) | run->inner_first;
+		unjoinable |= (run->inner - 1) | run->inner_first;
 	}
 	plan->rows = rows;
-	plan->joinable = cut == 0;
+	plan->joinable = unjoinable == 0;
 }
 
 void oki_cuda_plans_forget(struct oki_stream *stream)
@@ -75,8 +75,8 @@ struct oki_cuda_plan *oki_cuda_plan_get(struct oki_stream *stream, const struct 
 	plan->run_count = run_count;
 	plan->split_from = UINT64_MAX;
 	count_runs(plan);
-	/* Another part of the operation, or another one: what was queued before may be of the same
-	 * layers, so the next kernel follows all of that. */
+	/* Another part, or another operation. Work queued before may be of the same layers, so the
+	 * next kernel follows all of it. */
 	stream->kernels = 0;
 	stream->chosen = false;
 	plan->next = stream->plans;
@@ -129,7 +129,7 @@ CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *pl
 	*ret_table = &plan->table;
 	if (plan->table.host)
 		return CUDA_SUCCESS;
-	/* Few rows go into each launch; more of them to the GPU's memory, once. */
+	/* Few entries go into the parameters of each launch; more go to GPU memory once. */
 	if (plan->rows <= few) {
 		oki_cuda_table_fill(stream->device, plan->runs, plan->run_count, plan->rows,
 				    plan->few);
@@ -146,13 +146,13 @@ CUresult oki_cuda_plan_table(struct oki_stream *stream, struct oki_cuda_plan *pl
 	result = stream->device->api->copy_to_device(table.device, host, bytes, stream->stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	/* The kernel that reads it follows it. */
+	/* The next kernel reads the table, so it follows the copy. */
 	stream->kernels = 0;
 	plan->table = table;
 	return CUDA_SUCCESS;
 }
 
-/* The last byte of these layers in any block. */
+/* The end of these layers in the longest block. */
 static uint64_t block_end(struct oki_cuda_plan *plan, const struct oki_layer_map *const *maps,
 			  uint32_t map_count)
 {
@@ -171,8 +171,8 @@ static uint64_t block_end(struct oki_cuda_plan *plan, const struct oki_layer_map
 	return end;
 }
 
-static bool has_cut_block(const struct oki_device *device, const struct oki_cuda_plan *plan,
-			  uint64_t end)
+static bool has_divided_block(const struct oki_device *device, const struct oki_cuda_plan *plan,
+			      uint64_t end)
 {
 	for (uint32_t i = 0; i < plan->run_count; i++)
 		for (uint32_t o = 0; o < plan->runs[i].blocks; o++)
@@ -189,7 +189,7 @@ bool oki_cuda_plan_crosses_registration(const struct oki_device *device, struct 
 		return false;
 	uint64_t end = block_end(plan, maps, map_count);
 	if (end > plan->whole_below && end < plan->split_from) {
-		if (has_cut_block(device, plan, end))
+		if (has_divided_block(device, plan, end))
 			plan->split_from = end;
 		else
 			plan->whole_below = end;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * [B] Does a kernel wait for an SM? Beside a model that may be long, a millisecond where each of
- * its blocks holds an SM so long, and copy engines wait for nobody. No call of the driver's tells,
- * so nothing helps but to try: a kernel that does nothing, now and then while the worker has time,
- * between two events. The link delays some of them and a model lets some through, so that one says
- * little: SMs count as held when some of the last ones waited. That holds for the next piece.
+ * [B] The probe: does a kernel wait for an SM? Beside a model it may wait for a millisecond if the
+ * model's blocks hold their SMs so long; copy engines never wait for SMs. No driver call tells, so
+ * the worker, while it polls, now and then launches an empty kernel between two events. One probe
+ * says little: the link delays some, and a model lets some through. So SMs count as held when some
+ * of the last probes waited. The next piece uses the result.
  */
 #include "device/cuda/cuda_device.h"
 
@@ -12,16 +12,18 @@
 
 #include "base/clock.h"
 
-/* A look takes a copy kernel beside it 9 us, as events with times wait for all that is written. */
+/* Between probes. A probe delays a copy kernel beside it by 9 us, as events with timing wait for
+ * all that is written. */
 #define PERIOD_NS 2000000u
-/* Once one has waited, until a model is surely there, or gone. */
+/* Between probes while one of the last ones waited, to learn soon whether a model runs. */
 #define CLOSE_PERIOD_NS 500000u
-/* Whether one that is out has ended. */
+/* Between queries whether a launched probe has ended. */
 #define ASK_NS 50000u
-/* Beyond the calls. On an idle GPU a kernel starts and ends within a few microseconds, and one in
- * sixteen waits for the link for 20 to 80 beside our own copies; behind a model's blocks it waits
- * for 40 to 300, or far longer. */
+/* A probe waited if it took longer than this, the launch calls subtracted. On an idle GPU a kernel
+ * starts and ends within a few microseconds; beside our own copies one in sixteen waits 20 to 80 us
+ * for the link; behind a model's blocks it waits 40 to 300 us, or far longer. */
 #define IDLE_NS 60000.0
+/* How long closing waits for a probe to end. */
 #define CLOSE_NS 20000000u
 
 void oki_cuda_probe_init(struct oki_device *device)
@@ -40,7 +42,8 @@ void oki_cuda_probe_init(struct oki_device *device)
 		oki_cuda_probe_fini(device);
 }
 
-/* A model lets it go soon; one that never does must not keep anybody from closing. */
+/* Waits for the probe's end, which comes soon beside most models. Limited to CLOSE_NS, so that a
+ * model that never yields an SM cannot block closing. */
 static bool has_ended(struct oki_device *device)
 {
 	const struct oki_cuda_probe *p = &device->probe;
@@ -68,7 +71,7 @@ bool oki_cuda_probe_fini(struct oki_device *device)
 	return ended;
 }
 
-/* What is known no longer holds, and there will be no other one. */
+/* Forget the results and launch no further probe. */
 static void give_up(struct oki_cuda_probe *p)
 {
 	p->works = p->out = false;
@@ -79,7 +82,8 @@ static void launch(struct oki_device *device, uint64_t now_ns)
 {
 	struct oki_cuda_probe *p = &device->probe;
 	const struct oki_cuda_api *api = device->api;
-	/* A block that needs as much of an SM as a restore's: less would find room sooner. */
+	/* A block that needs as much of an SM as a restore's: a smaller one would find room sooner.
+	 */
 	struct oki_cuda_launch nothing = {.lanes = 32, .blocks = 1, .threads = OKI_GATHER_THREADS};
 	uint64_t start = oki_now_ns();
 	p->launched_ns = p->asked_ns = now_ns;
@@ -89,7 +93,8 @@ static void launch(struct oki_device *device, uint64_t now_ns)
 	p->out = result == CUDA_SUCCESS;
 	if (p->out)
 		result = api->event_record(p->to, p->stream);
-	/* The first event may be there before the kernel is, and the second one long after. */
+	/* The first event may be complete before the kernel is even queued, so the time between the
+	 * events includes these calls. */
 	p->call_ns = oki_now_ns() - start;
 	if (result == CUDA_SUCCESS)
 		return;
@@ -97,13 +102,13 @@ static void launch(struct oki_device *device, uint64_t now_ns)
 	give_up(p);
 }
 
-static void take(struct oki_cuda_probe *p, double ns)
+static void add_result(struct oki_cuda_probe *p, double ns)
 {
 	ns -= (double)p->call_ns;
 	p->waits[p->looks++ % OKI_CUDA_LOOKS] = ns > IDLE_NS ? ns : 0;
 }
 
-static void ask(struct oki_device *device, uint64_t now_ns)
+static void check_end(struct oki_device *device, uint64_t now_ns)
 {
 	struct oki_cuda_probe *p = &device->probe;
 	const struct oki_cuda_api *api = device->api;
@@ -120,7 +125,7 @@ static void ask(struct oki_device *device, uint64_t now_ns)
 		return;
 	}
 	p->out = false;
-	take(p, ms * 1e6);
+	add_result(p, ms * 1e6);
 }
 
 static uint32_t count_waits(const struct oki_cuda_probe *p)
@@ -135,7 +140,7 @@ void oki_cuda_probe_look(struct oki_device *device, uint64_t now_ns)
 {
 	struct oki_cuda_probe *p = &device->probe;
 	if (p->works && p->out && now_ns - p->asked_ns >= ASK_NS)
-		ask(device, now_ns);
+		check_end(device, now_ns);
 	uint64_t period = count_waits(p) ? CLOSE_PERIOD_NS : PERIOD_NS;
 	if (p->works && !p->out && (!p->launched_ns || now_ns - p->launched_ns >= period))
 		launch(device, now_ns);

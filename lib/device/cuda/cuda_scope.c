@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] The GPU's context for the duration of some calls. */
+/* [B] Makes the GPU's context current for some driver calls. */
 #include "device/cuda/cuda_device.h"
 
-/* The context of a thread of the library's own, set once and never replaced there. */
+/* The context of a thread that belongs to the library; set once, never replaced. */
 static __thread CUcontext attached;
 
 void oki_cuda_attach(const struct oki_cuda_api *api, CUcontext context)

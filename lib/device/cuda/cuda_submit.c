@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Copies by copy engines or by the kernel, and the events of their layers. */
+/* [B] Submits layers by the chosen copy path, with their events. */
 #include "device/cuda/cuda_device.h"
 
 #include "base/error.h"
 #include "device/rect.h"
 
 /*
- * Layers that become ready together: while they have at most this many bytes, about what the link
- * moves in 20 us, which is what an operation or two cost to start. The first stretches of an
- * operation are shorter: copies start, and the first layer is ready, sooner.
+ * Most bytes of a stretch of more than one layer: about what the link moves in 20 us, the time that
+ * one or two copies take to start. The first stretches of an operation are shorter, so that copies
+ * start, and the first layer is ready, sooner.
  */
 #define STRETCH_BYTES (1u << 20)
 
@@ -45,7 +45,7 @@ static uint64_t layer_bytes(const struct job *j, uint32_t layer)
 	return j->groups[j->group[layer]].rows * oki_layer_row_bytes(j->maps[layer]);
 }
 
-/* The end of the stretch that begins with layer `first`, the one after `done` others. */
+/* The end of the stretch that begins with layer `first`; `done` stretches came before it. */
 static uint32_t stretch_end(const struct job *j, uint32_t first, uint32_t layer_count,
 			    uint32_t done)
 {
@@ -61,7 +61,7 @@ static uint32_t stretch_end(const struct job *j, uint32_t first, uint32_t layer_
 	return end;
 }
 
-/* The layers from first to end, end excluded, that are of one group. */
+/* The layers of one group from first to end, end excluded. */
 static uint32_t layers_of(const struct job *j, uint32_t group, uint32_t first, uint32_t end,
 			  const struct oki_layer_map **ret_maps)
 {
@@ -112,8 +112,8 @@ static int copy_engines(const struct job *j, const struct oki_layer_map *const *
 			     group->run_count, j->err);
 }
 
-/* Each group in turn: the more layers an operation may have, the fewer there are, and those of a
- * hybrid model's groups alternate. */
+/* One group after the other, although a hybrid model's layers alternate between groups: operations
+ * that span more layers are fewer. */
 static int copy_groups(const struct job *j, uint32_t layer_count)
 {
 	const struct oki_layer_map *maps[OKI_JOIN_MAX];
@@ -126,16 +126,16 @@ static int copy_groups(const struct job *j, uint32_t layer_count)
 	return rc;
 }
 
-/* One stretch, so that the caller hears of its layers before the next one is submitted. */
+/* Submits one stretch, so that the caller learns of its layers before the next one is submitted. */
 static int by_engines(const struct job *j, uint32_t layer_count)
 {
-	/* Nobody waits for a part of a copy without events: the more layers the fewer operations.
+	/* Without events nobody waits for single layers, so all are one stretch: fewer operations.
 	 */
 	uint32_t end = layer_count;
 	if (has_events(j, 0, end))
 		end = stretch_end(j, 0, end, j->stream->stretches);
 	j->stream->stretches++;
-	/* Behind kernels of an earlier piece or part, and the next kernel behind this. */
+	/* These copies follow kernels of an earlier piece or part; the next kernel follows them. */
 	CUresult result = oki_cuda_join(j->stream);
 	j->stream->kernels = 0;
 	if (result != CUDA_SUCCESS)
@@ -149,13 +149,15 @@ static int by_engines(const struct job *j, uint32_t layer_count)
 
 /* ---- the kernel ---- */
 
-/* G8: the side stream goes on once the kernel has copied the signal's layers. */
-static CUresult follow(const struct job *j, const struct oki_cuda_signal *signal, uint32_t layers)
+/* G8: the side stream continues once the kernel has copied the signal's layers. */
+static CUresult queue_events(const struct job *j, const struct oki_cuda_signal *signal,
+			     uint32_t layers)
 {
 	struct oki_stream *stream = j->stream;
 	const struct oki_cuda_api *api = stream->device->api;
 	CUresult result = CUDA_SUCCESS;
-	/* Counters that have no value yet would say anything. */
+	/* The fork is behind the copy that initialises the counters; before that their values are
+	 * undefined. */
 	if (!stream->side_counts)
 		result = api->stream_wait_event(stream->side, stream->fork, 0);
 	stream->side_counts |= result == CUDA_SUCCESS;
@@ -171,8 +173,8 @@ static uint32_t next_layers(const struct oki_cuda_pending *pending)
 	return pending->signals[pending->next].end - pending->layers;
 }
 
-/* Let the events of the next signal's layers follow it. Returns these layers. */
-static int follow_next(const struct job *j)
+/* Queue the events of the next signal's layers behind it. Returns the number of these layers. */
+static int queue_next_events(const struct job *j)
 {
 	struct oki_stream *stream = j->stream;
 	struct oki_cuda_pending *p = &stream->pending;
@@ -181,7 +183,7 @@ static int follow_next(const struct job *j)
 	CUresult result = CUDA_SUCCESS;
 	if (has_events(j, 0, layers)) {
 		stream->side_open = true;
-		result = follow(j, signal, layers);
+		result = queue_events(j, signal, layers);
 	}
 	p->layers = signal->end;
 	if (++p->next == p->count)
@@ -189,7 +191,7 @@ static int follow_next(const struct job *j)
 	return result == CUDA_SUCCESS ? (int)layers : refused(j, result);
 }
 
-/* Ends of stretches, if somebody waits for one. */
+/* Find the ends of stretches. NULL if no layer has an event, so that none is needed. */
 static const bool *set_ends(const struct job *j, uint32_t layer_count, bool ends[OKI_JOIN_MAX])
 {
 	if (!has_events(j, 0, layer_count))
@@ -203,7 +205,8 @@ static const bool *set_ends(const struct job *j, uint32_t layer_count, bool ends
 	return ends;
 }
 
-/* Without counters the event of a layer can only follow a kernel: one for each stretch then. */
+/* Without counters a layer's event can only follow a whole kernel, so each stretch gets a kernel.
+ */
 static int by_kernel_alone(const struct job *j, const struct oki_cuda_table *const *tables,
 			   uint32_t layer_count)
 {
@@ -218,8 +221,8 @@ static int by_kernel_alone(const struct job *j, const struct oki_cuda_table *con
 	return result == CUDA_SUCCESS ? (int)end : refused(j, result);
 }
 
-/* One kernel for all layers, as far as their segments fit one launch; the caller hears of each
- * stretch on its own. */
+/* Launch one kernel for all layers, or more if their segments do not fit one launch. This and later
+ * calls return the stretches one by one. */
 static CUresult launch_all(const struct job *j, const struct oki_cuda_table *const *tables,
 			   uint32_t layer_count)
 {
@@ -240,12 +243,12 @@ static CUresult launch_all(const struct job *j, const struct oki_cuda_table *con
 	return result;
 }
 
-/* Of each layer. */
+/* The table of each layer. */
 static CUresult find_tables(const struct job *j, uint32_t layer_count,
 			    const struct oki_cuda_table **ret_tables)
 {
 	CUresult result = CUDA_SUCCESS;
-	/* A call has layers. NOLINTNEXTLINE(clang-analyzer-core.DivideZero) */
+	/* There is a layer, so there is a group. NOLINTNEXTLINE(clang-analyzer-core.DivideZero) */
 	const uint32_t few = OKI_GATHER_INLINE_ROWS / j->group_count;
 	for (uint32_t i = 0; i < layer_count && result == CUDA_SUCCESS; i++)
 		result = oki_cuda_plan_table(j->stream, j->plans[i], few, &ret_tables[i]);
@@ -256,7 +259,7 @@ static int by_kernel(const struct job *j, uint32_t layer_count)
 {
 	const struct oki_cuda_table *tables[OKI_JOIN_MAX];
 	CUresult result = find_tables(j, layer_count, tables);
-	/* No room for a table: copy engines need none. */
+	/* No memory for a table: copy engines need none. */
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
 		j->stream->by_kernel = false;
 		return by_engines(j, layer_count);
@@ -265,10 +268,10 @@ static int by_kernel(const struct job *j, uint32_t layer_count)
 		return by_kernel_alone(j, tables, layer_count);
 	if (result == CUDA_SUCCESS)
 		result = launch_all(j, tables, layer_count);
-	return result == CUDA_SUCCESS ? follow_next(j) : refused(j, result);
+	return result == CUDA_SUCCESS ? queue_next_events(j) : refused(j, result);
 }
 
-/* ---- which way ---- */
+/* ---- the choice of a copy path ---- */
 
 static struct group *find_group(struct job *j, const struct oki_layer_copy *layer)
 {
@@ -282,8 +285,8 @@ static struct group *find_group(struct job *j, const struct oki_layer_copy *laye
 	j->group_count++;
 	*group = (struct group){.runs = layer->runs, .run_count = layer->run_count};
 	group->plan = oki_cuda_plan_get(j->stream, layer->runs, layer->run_count);
-	/* Counted once, with a plan: what later layers cost does not depend on the number of
-	 * blocks. */
+	/* The plan counts rows once, so that the CPU time of later layers does not depend on the
+	 * number of blocks. */
 	group->rows = group->plan ? oki_cuda_plan_rows(group->plan)
 				  : oki_cuda_table_rows(layer->runs, layer->run_count);
 	return group;
@@ -299,9 +302,9 @@ static void sort_by_group(struct job *j)
 	}
 }
 
-/* May the kernel have these layers? It needs plans, counts its pieces in 32 bits, and is told one
+/* Can the kernel copy these layers? It needs prepared runs, counts tiles in 32 bits, and gets one
  * address for a block. */
-static bool kernel_can(const struct job *j)
+static bool kernel_supports(const struct job *j)
 {
 	const struct oki_layer_map *maps[OKI_JOIN_MAX];
 	for (uint32_t g = 0; g < j->group_count; g++) {
@@ -315,7 +318,7 @@ static bool kernel_can(const struct job *j)
 	return true;
 }
 
-/* What copy engines would have to do for all layers of the call. */
+/* The work of copy engines for all layers of the call. */
 static struct oki_cuda_work engines_work(const struct job *j)
 {
 	const struct oki_layer_map *maps[OKI_JOIN_MAX];
@@ -324,7 +327,7 @@ static struct oki_cuda_work engines_work(const struct job *j)
 	for (uint32_t g = 0, first = 0; g < j->group_count; g++) {
 		while (j->group[first] != g)
 			first++;
-		/* The first stretches are no measure of all. */
+		/* The first stretches are shorter than usual: use the length of later ones. */
 		uint32_t last = events ? stretch_end(j, first, j->layer_count, 2) : j->layer_count;
 		uint32_t together = layers_of(j, g, first, last, maps);
 		uint32_t count = layers_of(j, g, first, j->layer_count, maps);
@@ -349,13 +352,14 @@ static bool suits_engines(const struct job *j)
 	return oki_cuda_suits_engines(&work, &beside);
 }
 
-/* Once for a piece: its calls have ever less to copy, and a stream that changes sides waits. */
-static void choose(const struct job *j)
+/* Once for a piece: its later calls have less to copy, and a stream that changes its copy path
+ * waits. */
+static void choose_copy_path(const struct job *j)
 {
 	struct oki_stream *stream = j->stream;
-	if (stream->chosen && (!stream->by_kernel || kernel_can(j)))
+	if (stream->chosen && (!stream->by_kernel || kernel_supports(j)))
 		return;
-	stream->by_kernel = stream->device->path != OKV_COPY_DMA && kernel_can(j) &&
+	stream->by_kernel = stream->device->path != OKV_COPY_DMA && kernel_supports(j) &&
 			    (stream->device->path == OKV_COPY_KERNEL || !suits_engines(j));
 	stream->chosen = true;
 }
@@ -376,7 +380,7 @@ int oki_cuda_submit(struct oki_stream *stream, enum oki_direction direction,
 	stream->side_last = false;
 	sort_by_group(&j);
 	if (stream->pending.count)
-		return follow_next(&j);
-	choose(&j);
+		return queue_next_events(&j);
+	choose_copy_path(&j);
 	return stream->by_kernel ? by_kernel(&j, layer_count) : by_engines(&j, layer_count);
 }
