@@ -3,20 +3,21 @@
 #include "gather_copy.h"
 #include "gather_pace.h"
 
+/* A tile. */
 struct piece {
 	uint64_t host;
 	uint64_t page;
 	uint32_t bytes;
 };
 
-/* A group's place in the list of all pieces; it only ever moves on. */
+/* A lane group's position in the sequence of all tiles; it only moves forward. */
 struct place {
 	uint32_t unit;
 	uint32_t column;
-	uint32_t first; /* unit the column starts with */
+	uint32_t first; /* number of the column's first tile */
 };
 
-static __device__ bool find_piece(const oki_gather &g, place &at, piece &found)
+static __device__ bool find_tile(const oki_gather &g, place &at, piece &found)
 {
 	while (at.column < g.column_count) {
 		const oki_gather_column &c = g.columns[at.column];
@@ -40,7 +41,7 @@ static __device__ bool find_piece(const oki_gather &g, place &at, piece &found)
 	return false;
 }
 
-/* Words of one type: all loads of a round are on their way before the first store. */
+/* Copies words of one type. All loads of a round are issued before its first store. */
 template <int LANES, typename WORD>
 static __device__ void copy_words(uint64_t to, uint64_t from, uint32_t count, uint32_t lane,
 				  uint32_t loads)
@@ -82,10 +83,11 @@ static __device__ void copy_aligned(uint64_t to, uint64_t from, uint32_t bytes, 
 		copy_bytes<LANES>(to + bytes - tail, from + bytes - tail, tail, lane);
 }
 
-/* As wide as both addresses allow at once. Narrow words never fill the link: all loads then. */
+/* Copies with the widest words that both addresses allow. Words below 16 bytes never fill the link,
+ * so they use all loads. */
 template <int LANES>
-static __device__ void copy_piece(uint64_t to, uint64_t from, uint32_t bytes, uint32_t lane,
-				  uint32_t loads)
+static __device__ void copy_tile(uint64_t to, uint64_t from, uint32_t bytes, uint32_t lane,
+				 uint32_t loads)
 {
 	uint32_t differ = (uint32_t)(to ^ from);
 	if ((differ & 15) == 0)
@@ -100,7 +102,7 @@ static __device__ void copy_piece(uint64_t to, uint64_t from, uint32_t bytes, ui
 		copy_bytes<LANES>(to, from, bytes, lane);
 }
 
-template <int LANES> static __device__ uint32_t group_mask()
+template <int LANES> static __device__ uint32_t lane_group_mask()
 {
 	return 0xffffffffu >> (32 - LANES) << (threadIdx.x % 32 / LANES * LANES);
 }
@@ -112,7 +114,8 @@ static __device__ uint64_t now_ns()
 	return ns;
 }
 
-/* What a group writes at once is a line more where it begins within one. */
+/* How many half lines a tile is counted as: those of its lines and one more. Each round that a lane
+ * group writes at once has a line more if it begins inside one. */
 template <int LANES> static __device__ uint32_t half_lines(const piece &p)
 {
 	uint32_t within = (uint32_t)(p.host % OKI_GATHER_LINE);
@@ -122,20 +125,21 @@ template <int LANES> static __device__ uint32_t half_lines(const piece &p)
 	return 2 * lines + 1;
 }
 
-/* The pace of this moment. One group looks into the host's memory for all. */
-static __device__ uint32_t pace_now(const oki_gather &g, bool looks)
+/* The present pace. Only one lane group reads host memory; it tells all others. */
+static __device__ uint32_t pace_now(const oki_gather &g, bool reads_host)
 {
 	if (!g.beside)
 		return g.pace;
-	if (looks)
+	if (reads_host)
 		*(volatile uint32_t *)g.beside = *(const volatile uint32_t *)g.restores;
 	return *(const volatile uint32_t *)g.beside ? g.beside_pace : g.pace;
 }
 
-/* Groups begin one after the other, or all would write at once, when the launch before is through.
- */
+/* Lane groups start after the expected end of the launch before, and one after the other: otherwise
+ * all would write at once. */
 template <int LANES>
-static __device__ oki_gather_schedule begin(const oki_gather &g, uint32_t group, const piece &first)
+static __device__ oki_gather_schedule schedule_begin(const oki_gather &g, uint32_t group,
+						     const piece &first)
 {
 	uint32_t groups = gridDim.x * blockDim.x / LANES;
 	uint64_t now = now_ns(), until = now;
@@ -163,16 +167,17 @@ static __device__ void keep_pace(const oki_gather &g, const piece &p, oki_gather
 		}
 		oki_gather_take(&s, now, takes);
 	}
-	__syncwarp(group_mask<LANES>());
+	__syncwarp(lane_group_mask<LANES>());
 }
 
-/* One ticket ahead of its use, for the lane that leads: an atomic under load takes microseconds. */
-static __device__ uint32_t draw(const oki_gather &g, uint32_t lane)
+/* The first lane takes a ticket one tile ahead of its use, since an atomic takes microseconds under
+ * load. */
+static __device__ uint32_t take_ticket(const oki_gather &g, uint32_t lane)
 {
 	return g.tickets && lane == 0 ? atomicAdd(g.tickets, 1u) : 0;
 }
 
-/* The piece after `unit`. */
+/* The number of this lane group's next tile, after tile `unit`. */
 template <int LANES>
 static __device__ uint32_t next_unit(const oki_gather &g, uint32_t unit, uint32_t &ticket,
 				     uint32_t lane)
@@ -180,43 +185,43 @@ static __device__ uint32_t next_unit(const oki_gather &g, uint32_t unit, uint32_
 	uint32_t groups = gridDim.x * blockDim.x / LANES;
 	if (!g.tickets)
 		return unit + groups;
-	unit = __shfl_sync(group_mask<LANES>(), ticket, 0, LANES) - g.first_ticket + groups;
-	ticket = draw(g, lane);
+	unit = __shfl_sync(lane_group_mask<LANES>(), ticket, 0, LANES) - g.first_ticket + groups;
+	ticket = take_ticket(g, lane);
 	return unit;
 }
 
 /*
- * Columns before `end` have no piece left for this group. Returns end. The last group of a block
- * speaks for all of it: a fence for the whole system takes microseconds, and a group that waits in
- * one loads nothing.
+ * This lane group has no tile left in columns before `end`. Returns end. The last lane group of a
+ * block raises the column's counter for the whole block: a system-wide fence takes microseconds, in
+ * which a lane group loads nothing.
  */
 template <int LANES>
-static __device__ uint32_t pass(const oki_gather &g, uint32_t column, uint32_t end, uint32_t lane,
-				uint32_t *arrived)
+static __device__ uint32_t raise_counters(const oki_gather &g, uint32_t column, uint32_t end,
+					  uint32_t lane, uint32_t *arrived)
 {
 	for (; column < end; column++) {
 		uint32_t signal = g.columns[column].signal;
 		if (!signal)
 			continue;
-		/* G8: every lane's stores come before what its leader says, */
-		__syncwarp(group_mask<LANES>());
+		/* G8: the stores of all lanes come before the first lane's count in the block, */
+		__syncwarp(lane_group_mask<LANES>());
 		if (lane != 0)
 			continue;
 		__threadfence_block();
 		if (atomicAdd_block(arrived + column, 1u) + 1 < blockDim.x / LANES)
 			continue;
-		/* and what all leaders said before the count; who waits for that is no thread of
-		 * the GPU. */
+		/* and those of all lane groups before the counter. System-wide, as a CUDA stream
+		 * waits for the counter, not a thread of the GPU. */
 		__threadfence_system();
 		atomicAdd(g.counters + signal, 1u);
 	}
 	return column;
 }
 
-/* The row of the next piece is read before this one is copied. */
+/* Reads the table entry of the next tile before it copies the present one. */
 template <int LANES> static __device__ void gather(const oki_gather &g)
 {
-	/* How many groups of the block are past a column. */
+	/* By column: how many lane groups of the block have finished it. */
 	__shared__ uint32_t arrived[OKI_GATHER_COLUMNS];
 	uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
 	uint32_t lane = thread % LANES;
@@ -224,30 +229,30 @@ template <int LANES> static __device__ void gather(const oki_gather &g)
 		arrived[i] = 0;
 	__syncthreads();
 	place at = {thread / LANES, 0, 0};
-	uint32_t ticket = draw(g, lane);
+	uint32_t ticket = take_ticket(g, lane);
 	piece now, next;
 	uint32_t passed = 0;
 	bool counts = g.counters && lane == 0;
-	bool more = find_piece(g, at, now);
+	bool more = find_tile(g, at, now);
 	oki_gather_schedule times = {};
 	if (g.pace && more && lane == 0)
-		times = begin<LANES>(g, thread / LANES, now);
+		times = schedule_begin<LANES>(g, thread / LANES, now);
 	for (;;) {
 		if (counts && at.unit >= g.early) {
 			atomicAdd(g.counters, 1u);
 			counts = false;
 		}
-		passed = pass<LANES>(g, passed, at.column, lane, arrived);
+		passed = raise_counters<LANES>(g, passed, at.column, lane, arrived);
 		if (!more)
 			break;
 		at.unit = next_unit<LANES>(g, at.unit, ticket, lane);
-		more = find_piece(g, at, next);
+		more = find_tile(g, at, next);
 		if (g.pace)
 			keep_pace<LANES>(g, now, times, thread);
 		if (g.to_pages)
-			copy_piece<LANES>(now.page, now.host, now.bytes, lane, g.loads);
+			copy_tile<LANES>(now.page, now.host, now.bytes, lane, g.loads);
 		else
-			copy_piece<LANES>(now.host, now.page, now.bytes, lane, g.loads);
+			copy_tile<LANES>(now.host, now.page, now.bytes, lane, g.loads);
 		now = next;
 	}
 }

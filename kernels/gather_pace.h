@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * [B] When a group of lanes of the copy kernel may begin its next piece: arithmetic on what a clock
- * says, in units of 1/OKI_GATHER_PACE ns from the group's beginning on. The clocks of two SMs
- * differ by a little, and a block that was taken off its SM may go on on another one, so time may
- * go back.
+ * [B] When a lane group of the copy kernel may begin its next tile: arithmetic on clock values, in
+ * units of 1/OKI_GATHER_PACE ns since the lane group began. The clocks of two SMs differ a little,
+ * and a preempted block may continue on another SM, so time may go backwards.
  */
 #ifndef KERNELS_GATHER_PACE_H
 #define KERNELS_GATHER_PACE_H
@@ -16,20 +15,21 @@
 #define OKI_GATHER_INLINE static inline
 #endif
 
-/* One that was held up makes up for a few pieces at most. */
+/* A lane group that was delayed catches up by so many tiles at most. */
 #define OKI_GATHER_BEHIND 2
-/* A group looks at the clock so often for one piece, at least 100 ns apart, and then goes on: no
- * clock keeps a kernel for ever. Longer than a launch may have to wait for the one before. */
+/* Most clock reads before one tile, at least 100 ns apart; then the lane group continues, so that
+ * no clock can stop a kernel for ever. Together longer than a launch may have to wait for the one
+ * before. */
 #define OKI_GATHER_LOOKS 200000u
 
-/* A group's. */
+/* Of one lane group. */
 struct oki_gather_schedule {
 	uint64_t start_ns;
-	int64_t due; /* of the next piece */
+	int64_t due; /* of the next tile */
 };
 
-/* Begins now, and its first piece is due when the launch before is through and as much later as its
- * share of one piece says, so that not all groups begin at once. */
+/* The lane group begins now. Its first tile is due `share` after the expected end of the launch
+ * before (until_ns); shares differ, so that not all lane groups begin at once. */
 OKI_GATHER_INLINE struct oki_gather_schedule oki_gather_begin(uint64_t now_ns, uint64_t until_ns,
 							      uint64_t share)
 {
@@ -50,7 +50,8 @@ OKI_GATHER_INLINE int oki_gather_is_early(const struct oki_gather_schedule *s, u
 	return oki_gather_elapsed(s, now_ns) < s->due;
 }
 
-/* Before the wait for a piece that takes so long. */
+/* Call before waiting for a tile that takes `takes`: forget what the lane group is behind by more
+ * than OKI_GATHER_BEHIND tiles. */
 OKI_GATHER_INLINE void oki_gather_catch_up(struct oki_gather_schedule *s, uint64_t now_ns,
 					   uint64_t takes)
 {
@@ -59,7 +60,7 @@ OKI_GATHER_INLINE void oki_gather_catch_up(struct oki_gather_schedule *s, uint64
 		s->due = least;
 }
 
-/* The piece begins; who gave up waiting begins anew. */
+/* The tile begins. If the lane group stopped waiting early, count from now. */
 OKI_GATHER_INLINE void oki_gather_take(struct oki_gather_schedule *s, uint64_t now_ns,
 				       uint64_t takes)
 {
