@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "plan/join.h"
 
-/* Keys in rising significance: pieces of one region and shape stand together, by page. */
+/* Sort keys, the least significant first: spans of one region and shape are together, by page. */
 enum {
 	KEY_PAGE,
 	KEY_STEP,
@@ -18,7 +18,7 @@ enum {
 	KEY_COUNT,
 };
 
-/* Part of one block whose pages have a constant step: what a run repeats. */
+/* A span: part of one block whose pages have a constant step. A run repeats it. */
 struct piece {
 	uint8_t *host;
 	uint32_t page;
@@ -29,24 +29,24 @@ struct piece {
 };
 
 /*
- * The pieces of a plan. Most plans have blocks that are one piece each, all of one shape: those
- * are read where they stand, and no piece is ever written down.
+ * The spans of a plan. In most plans each block is one span, all of one shape: a whole view. Then
+ * the spans are computed from the pairs, and never stored.
  */
 struct view {
 	const struct oki_pair *pairs;
 	const uint32_t *pages;
 	uint32_t pages_per_block;
 	uint32_t step;		    /* of every block, in a whole view */
-	const struct piece *pieces; /* else */
+	const struct piece *pieces; /* NULL: a whole view */
 	uint32_t count;
-	uint32_t differ[KEY_COUNT]; /* the bits in which not all pieces agree */
-	const uint64_t *order;	    /* index_mask of these is which piece; NULL: as they stand */
-	uint64_t index_mask;
+	uint32_t differ[KEY_COUNT]; /* by key: the bits in which spans differ */
+	const uint64_t *order;	    /* sorted words; NULL: the spans are sorted already */
+	uint64_t index_mask;	    /* the bits of such a word that index a span */
 };
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE struct piece piece_at(const struct view *view, uint32_t i, bool whole)
+INLINE struct piece span_at(const struct view *view, uint32_t i, bool whole)
 {
 	if (!whole)
 		return view->pieces[i];
@@ -62,7 +62,7 @@ INLINE struct piece piece_at(const struct view *view, uint32_t i, bool whole)
 
 /* ---- cutting blocks ---- */
 
-/* Distance to the next page, 0 where it cannot be stepped. */
+/* Distance to the next page; 0 if no run can have it. */
 static uint32_t step_at(const uint32_t *pages, const struct oki_join_limits *limits)
 {
 	if (pages[1] <= pages[0] || pages[1] - pages[0] > limits->max_page_pitch)
@@ -71,11 +71,12 @@ static uint32_t step_at(const uint32_t *pages, const struct oki_join_limits *lim
 }
 
 /*
- * Length of the piece that pages start with. The longest one makes the fewest pieces; but a lone
- * page before a longer piece stays alone: as many pieces, and the longer one is whole.
+ * Length of the first span of pages: as long as possible, so that there are few spans. But a page
+ * before three or more of another step is a span of its own: that makes no more spans, and the
+ * longer one keeps its first page.
  */
-static uint32_t piece_length(const uint32_t *pages, uint32_t count,
-			     const struct oki_join_limits *limits, uint32_t *ret_step)
+static uint32_t span_length(const uint32_t *pages, uint32_t count,
+			    const struct oki_join_limits *limits, uint32_t *ret_step)
 {
 	uint32_t length = 2;
 	*ret_step = 0;
@@ -95,14 +96,14 @@ static uint32_t piece_length(const uint32_t *pages, uint32_t count,
 	return length;
 }
 
-/* Pieces of one block; counts only when pieces is NULL. */
+/* Cut one block into spans. If pieces is NULL only count them. */
 static uint32_t cut_block(const struct oki_pair *pair, const uint32_t *pages, uint32_t count,
 			  const struct oki_join_limits *limits, struct piece *pieces)
 {
 	uint32_t cut = 0, first = 0;
 	while (first < count) {
 		uint32_t step;
-		uint32_t inner = piece_length(pages + first, count - first, limits, &step);
+		uint32_t inner = span_length(pages + first, count - first, limits, &step);
 		if (pieces)
 			pieces[cut] = (struct piece){
 				.host = pair->host,
@@ -130,12 +131,12 @@ static uint64_t cut_blocks(const struct view *view, uint32_t pair_count,
 	return total;
 }
 
-/* Is every block one piece, with the step of the first? */
+/* Is every block one span with the step of the first? */
 static bool all_whole(struct view *view, uint32_t pair_count, const struct oki_join_limits *limits)
 {
 	uint32_t n = view->pages_per_block;
 	const uint32_t *first = view->pages + (uint64_t)view->pairs[0].ordinal * n;
-	if (piece_length(first, n, limits, &view->step) != n)
+	if (span_length(first, n, limits, &view->step) != n)
 		return false;
 	for (uint32_t i = 1; i < pair_count && n > 1; i++) {
 		const uint32_t *pages = view->pages + (uint64_t)view->pairs[i].ordinal * n;
@@ -148,7 +149,7 @@ static bool all_whole(struct view *view, uint32_t pair_count, const struct oki_j
 
 /* ---- sorting ---- */
 
-/* In the order of the keys, the last one first. */
+/* Is a before b, or equal? Compares the most significant key first. */
 INLINE bool in_order(struct piece a, struct piece b)
 {
 	if (a.region != b.region)
@@ -162,14 +163,14 @@ INLINE bool in_order(struct piece a, struct piece b)
 	return a.page <= b.page;
 }
 
-/* Fills differ; true when the pieces stand in order. */
+/* Set differ. True if the spans are sorted already. */
 INLINE bool compare_all(struct view *view, bool whole)
 {
-	struct piece first = piece_at(view, 0, whole), before = first;
+	struct piece first = span_at(view, 0, whole), before = first;
 	uint32_t page = 0, step = 0, inner = 0, within = 0, region = 0;
 	bool sorted = true;
 	for (uint32_t i = 1; i < view->count; i++) {
-		struct piece at = piece_at(view, i, whole);
+		struct piece at = span_at(view, i, whole);
 		page |= at.page ^ first.page;
 		step |= at.step ^ first.step;
 		inner |= at.inner ^ first.inner;
@@ -211,7 +212,8 @@ static void sort_by_digit(const uint64_t *from, uint64_t *to, uint32_t count, ui
 		to[start[from[i] >> shift & mask]++] = from[i];
 }
 
-/* Sort by `bits` bits from `low` on: equal digits, none with many more values than keys. */
+/* Radix sort by `bits` bits from `low` on, with digits of about the same width. A digit has hardly
+ * more values than there are keys, since each pass clears a counter for each value. */
 static uint64_t *sort_keys(uint64_t *keys, uint64_t *spare, uint32_t count, uint32_t low,
 			   uint32_t bits)
 {
@@ -229,7 +231,7 @@ static uint64_t *sort_keys(uint64_t *keys, uint64_t *spare, uint32_t count, uint
 	return keys;
 }
 
-/* Where the bits of each key stand in a sorted word; a mask of 0: not in this round. */
+/* Where the bits of each key are in a sorted word. Mask 0: the key is not part of this round. */
 struct round {
 	uint64_t mask[KEY_COUNT];
 	uint32_t shift[KEY_COUNT];
@@ -239,20 +241,20 @@ INLINE void fill_keys(const struct view *view, const struct round *r, uint64_t *
 {
 	for (uint32_t i = 0; i < view->count; i++) {
 		uint64_t index = keys[i] & view->index_mask;
-		struct piece piece = piece_at(view, (uint32_t)index, whole);
-		uint64_t key = (piece.page & r->mask[KEY_PAGE]) << r->shift[KEY_PAGE] |
-			       (piece.region & r->mask[KEY_REGION]) << r->shift[KEY_REGION];
+		struct piece span = span_at(view, (uint32_t)index, whole);
+		uint64_t key = (span.page & r->mask[KEY_PAGE]) << r->shift[KEY_PAGE] |
+			       (span.region & r->mask[KEY_REGION]) << r->shift[KEY_REGION];
 		if (!whole)
-			key |= (piece.step & r->mask[KEY_STEP]) << r->shift[KEY_STEP] |
-			       (piece.inner & r->mask[KEY_INNER]) << r->shift[KEY_INNER] |
-			       (piece.first & r->mask[KEY_FIRST]) << r->shift[KEY_FIRST];
+			key |= (span.step & r->mask[KEY_STEP]) << r->shift[KEY_STEP] |
+			       (span.inner & r->mask[KEY_INNER]) << r->shift[KEY_INNER] |
+			       (span.first & r->mask[KEY_FIRST]) << r->shift[KEY_FIRST];
 		keys[i] = key | index;
 	}
 }
 
 /*
- * Sorts by as many keys at once as fit above the index, only by bits that differ; usually that is
- * all in one round.
+ * Sort by the bits that differ. Each round takes as many keys as fit above the index; usually one
+ * round takes all.
  */
 INLINE void sort_view(struct view *view, uint64_t *keys, uint64_t *spare, bool whole)
 {
@@ -276,12 +278,12 @@ INLINE void sort_view(struct view *view, uint64_t *keys, uint64_t *spare, bool w
 	view->order = keys;
 }
 
-/* The piece in place i of the order. */
-INLINE uint32_t nth(const struct view *view, uint32_t i, bool whole)
+/* The index of the i-th span in sorted order. */
+INLINE uint32_t nth_index(const struct view *view, uint32_t i, bool whole)
 {
 	if (!view->order)
 		return i;
-	/* They lie anywhere: ask for them early. */
+	/* Sorted spans are scattered in memory, so prefetch them. */
 	uint64_t soon = view->order[i + AHEAD < view->count ? i + AHEAD : i] & view->index_mask;
 	if (whole)
 		__builtin_prefetch(&view->pairs[soon]);
@@ -296,32 +298,33 @@ INLINE bool same_kind(struct piece a, struct piece b)
 	       (a.region == b.region);
 }
 
-/* Pieces into their places; of cut blocks, a kind is its first piece. */
-INLINE void place_all(const struct view *view, struct oki_place *places, bool whole)
+/* Write the spans in sorted order as places. Kinds are regions in a whole view; otherwise a kind is
+ * the index of its first span. */
+INLINE void write_places(const struct view *view, struct oki_place *places, bool whole)
 {
-	uint32_t kind = nth(view, 0, whole);
+	uint32_t kind = nth_index(view, 0, whole);
 	for (uint32_t i = 0; i < view->count; i++) {
-		uint32_t at = nth(view, i, whole);
-		struct piece piece = piece_at(view, at, whole);
+		uint32_t at = nth_index(view, i, whole);
+		struct piece span = span_at(view, at, whole);
 		if (whole)
-			kind = piece.region;
-		else if (!same_kind(view->pieces[kind], piece))
+			kind = span.region;
+		else if (!same_kind(view->pieces[kind], span))
 			kind = at;
-		places[i] = (struct oki_place){piece.host, (uint64_t)kind << 32 | piece.page};
+		places[i] = (struct oki_place){span.host, (uint64_t)kind << 32 | span.page};
 	}
 }
 
 /* ---- whole blocks without sorting ---- */
 
-/* Blocks as they stand. */
-static void place_blocks(const struct view *view, struct oki_place *places,
-			 struct oki_extent *ret_extent)
+/* Write the blocks as places, unsorted, and find out how their keys lie. */
+static void write_unsorted_places(const struct view *view, struct oki_place *places,
+				  struct oki_extent *ret_extent)
 {
 	uint64_t least = UINT64_MAX, most = 0, before = 0, falls = 0;
 	for (uint32_t i = 0; i < view->count; i++) {
-		struct piece piece = piece_at(view, i, true);
-		uint64_t key = (uint64_t)piece.region << 32 | piece.page;
-		places[i] = (struct oki_place){piece.host, key};
+		struct piece span = span_at(view, i, true);
+		uint64_t key = (uint64_t)span.region << 32 | span.page;
+		places[i] = (struct oki_place){span.host, key};
 		least = key < least ? key : least;
 		most = key > most ? key : most;
 		falls |= key < before;
@@ -335,11 +338,11 @@ static void place_blocks(const struct view *view, struct oki_place *places,
 INLINE void make_runs(const struct view *view, const struct oki_place *places,
 		      const uint32_t *starts, struct oki_runs *runs, bool whole)
 {
-	struct piece shape = piece_at(view, 0, whole);
+	struct piece shape = span_at(view, 0, whole);
 	for (uint32_t r = 0; r < runs->count; r++) {
 		const struct oki_place *at = &places[starts[r]];
 		uint32_t blocks = starts[r + 1] - starts[r];
-		/* Of one block: no pitches, and no branch that asks. */
+		/* A run of one block has no pitches; a mask avoids a branch. */
 		uint64_t several = 0ull - (blocks > 1);
 		if (!whole)
 			shape = view->pieces[at->key >> 32];
@@ -358,19 +361,19 @@ INLINE void make_runs(const struct view *view, const struct oki_place *places,
 
 /* ---- all of it ---- */
 
-/* Memory of one plan. */
+/* Working memory of one plan. */
 struct sort_scratch {
 	struct piece *pieces;
 	struct oki_place *places;
-	void *work; /* keys to sort by, then where runs start */
+	void *work; /* first sort keys, then the starts of runs */
 	uint64_t work_bytes;
 };
 
-/* Of each piece of a cut plan, with two keys. */
+/* For each span of a plan that is not whole, with two sort keys. */
 #define CUT_BYTES (sizeof(struct piece) + sizeof(struct oki_place) + 2 * sizeof(uint64_t))
 
-/* Whole blocks may have this many pages each to be put by page, as far as memory is kept: among
- * more pages sorting finds them sooner. */
+/* oki_order_by_key() gets memory for so many pages per whole block, within the memory that is kept.
+ * If pages are spread more widely, sorting is faster. */
 #define PAGES_PER_BLOCK 32u
 
 static bool take_sort_scratch(struct oki_compile_scratch *scratch, uint64_t count, bool whole,
@@ -398,21 +401,21 @@ static bool take_sort_scratch(struct oki_compile_scratch *scratch, uint64_t coun
 static void order_whole(struct view *view, const struct sort_scratch *sort_scratch)
 {
 	struct oki_extent extent;
-	place_blocks(view, sort_scratch->places, &extent);
+	write_unsorted_places(view, sort_scratch->places, &extent);
 	if (extent.sorted || oki_order_by_key(sort_scratch->places, view->count, &extent,
 					      sort_scratch->work, sort_scratch->work_bytes))
 		return;
 	compare_all(view, true);
 	sort_view(view, sort_scratch->work, (uint64_t *)sort_scratch->work + view->count, true);
-	place_all(view, sort_scratch->places, true);
+	write_places(view, sort_scratch->places, true);
 }
 
-static void order_pieces(struct view *view, const struct sort_scratch *sort_scratch)
+static void order_spans(struct view *view, const struct sort_scratch *sort_scratch)
 {
 	if (!compare_all(view, false))
 		sort_view(view, sort_scratch->work, (uint64_t *)sort_scratch->work + view->count,
 			  false);
-	place_all(view, sort_scratch->places, false);
+	write_places(view, sort_scratch->places, false);
 }
 
 static int no_memory(uint64_t runs, struct okv_error *err)
@@ -446,7 +449,7 @@ static int compile_view(struct oki_compile_scratch *scratch, struct view *view, 
 			struct okv_error *err)
 {
 	bool whole = all_whole(view, pair_count, limits);
-	/* Cutting twice to know how many there are costs more than room for the most there can be.
+	/* Memory for the most spans there can be costs less than an additional pass to count them.
 	 */
 	uint64_t most = (uint64_t)pair_count * (whole ? 1 : view->pages_per_block);
 	if (!whole && most * CUT_BYTES > OKI_SCRATCH_KEEP_BYTES)
@@ -463,7 +466,7 @@ static int compile_view(struct oki_compile_scratch *scratch, struct view *view, 
 	if (whole)
 		order_whole(view, &sort_scratch);
 	else
-		order_pieces(view, &sort_scratch);
+		order_spans(view, &sort_scratch);
 	return join(scratch, view, &sort_scratch, limits, ret_runs, err);
 }
 
@@ -487,10 +490,11 @@ int oki_compile(struct oki_compile_scratch *scratch, const struct oki_pair *pair
 	return rc;
 }
 
-/* Pages named so far: a bit for each one there is, or few of many in a table of their own size. */
+/* The set of pages seen so far: a bit for each page of the group, or, for few of many pages, a hash
+ * table. */
 struct seen {
 	uint64_t *bits;
-	uint32_t *places; /* one more than the page; 0: free */
+	uint32_t *places; /* page + 1; 0: free */
 	uint32_t shift;	  /* of a 32-bit hash; at least half of the places stay free */
 };
 
@@ -507,7 +511,7 @@ static bool seen_init(struct seen *seen, uint64_t count, uint32_t page_count)
 	return seen->places || seen->bits;
 }
 
-/* Was it there before? */
+/* Add a page. True if it was there before. */
 static bool seen_add(struct seen *seen, uint32_t page)
 {
 	if (seen->bits) {

@@ -8,15 +8,16 @@
 /* One block of a plan after its own check against the mapping. */
 struct oki_pair {
 	uint8_t *host;	  /* its payload in this process */
-	uint32_t region;  /* mapping (arena) it lies in: a run never spans two */
+	uint32_t region;  /* the mapped arena it lies in; a run never crosses two */
 	uint32_t ordinal; /* which block of the request group */
 };
 
 /*
- * Cut each block into pieces of constant page step, sort pieces of one region and shape by page,
- * join what has a constant pitch in (source offset, page). pages holds pages_per_block entries per
- * ordinal, all distinct. block_bytes is the least distance between two blocks; max_pitch_bytes
- * with max_page_stride bounds what one run may step. OKV_E_INVAL, OKV_E_NOMEM.
+ * Cut each block into spans of constant page step, sort spans of one region and shape by page, and
+ * join those at a constant distance in host memory and pages into runs. pages holds pages_per_block
+ * entries per ordinal, all distinct. block_bytes is the least distance between two blocks. The
+ * pitches of a run are at most max_pitch_bytes, for pages of stride max_page_stride too.
+ * OKV_E_INVAL, OKV_E_NOMEM.
  */
 int oki_compile(struct oki_compile_scratch *scratch, const struct oki_pair *pairs,
 		uint32_t pair_count, const uint32_t *pages, uint32_t pages_per_block,
@@ -24,8 +25,8 @@ int oki_compile(struct oki_compile_scratch *scratch, const struct oki_pair *pair
 		struct oki_runs *ret_runs, struct okv_error *err);
 
 /*
- * Check a page list: every page below page_count, none twice. index of the first offender in the
- * text. Uses scratch of page_count bits allocated inside.
+ * Check a page list: every page below page_count, none twice. The error's text has the index of the
+ * first bad page. Allocates at most about page_count bits for the call.
  */
 int oki_pages_check(const uint32_t *pages, uint64_t count, uint32_t page_count,
 		    struct okv_error *err);

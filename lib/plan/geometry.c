@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] Where a rank's layers are, proven once. */
+/* [E] Where a rank's layers are in memory, proven once, at registration. */
 #include "plan/geometry.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #define REFUSE(err, ...) oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER, __VA_ARGS__)
 #define LL(value) ((unsigned long long)(value))
 
-/* First byte after a layer's last page, from its base; false when that leaves 64 bits. */
+/* Bytes from a layer's base to the end of its last page. False: that overflows 64 bits. */
 static bool layer_span(const struct oki_layer_map *map, uint64_t *ret_span)
 {
 	uint64_t last, end, reach = 0;
@@ -46,7 +46,7 @@ static int check_numbers(uint32_t index, const struct okv_layer *layer,
 	return 0;
 }
 
-/* Pages per block as one segment has it. */
+/* The number of pages per block that one segment implies. */
 static int check_segment(uint32_t index, uint32_t s, const struct okv_layer *layer,
 			 const struct oki_schema_layer *known, uint32_t *ret_pages,
 			 struct okv_error *err)
@@ -68,7 +68,7 @@ static int check_segment(uint32_t index, uint32_t s, const struct okv_layer *lay
 	return 0;
 }
 
-/* One number of pages per block for the whole group. */
+/* Check that all segments of a group imply the same number of pages per block. */
 static int agree_on_pages(struct oki_geometry *geometry, const struct oki_schema *schema,
 			  uint32_t index, const struct okv_layer *layer, struct okv_error *err)
 {
@@ -90,7 +90,7 @@ static int agree_on_pages(struct oki_geometry *geometry, const struct oki_schema
 				index, s, LL(layer->segment_bytes[s]), pages, oki_plural(pages),
 				known->group, *agreed);
 	}
-	/* A state is no row of tokens, so its pages need not hold whole ones. */
+	/* A state has no tokens to divide, so its pages need not hold whole tokens. */
 	if (group->kind != OKV_GROUP_STATE && group->block_tokens % *agreed)
 		return REFUSE(err, "layer %u: %u pages per block of %u tokens split a token", index,
 			      *agreed, group->block_tokens);
@@ -154,7 +154,8 @@ static struct oki_comb comb_of(const struct oki_layer_map *map, uint32_t s)
 	};
 }
 
-/* Segments s and t of one layer meet: in a page, in the next one, or farther away. */
+/* Refuse two segments s and t of a layer that share bytes; say whether that is in one page, in
+ * neighbouring pages, or in others. */
 static int segments_meet(uint32_t index, const struct oki_layer_map *map, uint32_t t, uint32_t s,
 			 struct okv_error *err)
 {
@@ -164,7 +165,7 @@ static int segments_meet(uint32_t index, const struct oki_layer_map *map, uint32
 	uint64_t stride = map->page_stride;
 	if (apart < map->segments[low].bytes)
 		return REFUSE(err, "layer %u: segments %u and %u share bytes", index, t, s);
-	/* The high one of a page with the low one of the next: no page has room for both. */
+	/* The higher segment of a page overlaps the lower one of the next page. */
 	if (stride < apart + map->segments[high].bytes && apart < stride + map->segments[low].bytes)
 		return REFUSE(err,
 			      "layer %u: page_stride %llu is too small: segment %u of a page and "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] Where a rank's layers are, proven once. */
+/* [E] Where a rank's layers are in memory, proven once, at registration. */
 #ifndef OKI_PLAN_GEOMETRY_H
 #define OKI_PLAN_GEOMETRY_H
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Pieces of blocks by page, and which of them make a run. */
+/* [B] Orders spans of blocks by page and finds which of them make a run. */
 #include "plan/join.h"
 
 #include <string.h>
 
-/* The same pages of every kind, in whole words of a bit for each. */
+/* A bit for each possible key: for each kind the same range of pages, in whole words. */
 struct grid {
-	uint64_t kind, kinds; /* the first one, how many */
-	uint64_t page, words;
+	uint64_t kind, kinds; /* the first kind, and the number of kinds */
+	uint64_t page, words; /* the first page, and the words of each kind */
 };
 
 static struct grid grid_of(const struct oki_place *places, uint32_t count,
@@ -23,28 +23,28 @@ static struct grid grid_of(const struct oki_place *places, uint32_t count,
 	return (struct grid){kind, kinds, first, (last - first) / 64 + 1};
 }
 
-/* Keys to numbers of pages in the grid. */
-static void number(struct oki_place *places, uint32_t count, const struct grid *g)
+/* Replace keys by bit numbers in the grid. */
+static void number_keys(struct oki_place *places, uint32_t count, const struct grid *g)
 {
 	const uint64_t gap = (1ull << 32) - g->words * 64, first = g->kind << 32 | g->page;
 	for (uint32_t i = 0; i < count; i++)
 		places[i].key -= first + ((places[i].key >> 32) - g->kind) * gap;
 }
 
-/* Puts each host where its key says and reads them back in order. */
+/* Stores each host address at the index that its key gives and reads them back in order. */
 bool oki_order_by_key(struct oki_place *places, uint32_t count, const struct oki_extent *extent,
 		      void *work, uint64_t work_bytes)
 {
 	const struct grid g = grid_of(places, count, extent);
 	const uint64_t words = g.words * g.kinds;
 	uint64_t first = g.kind << 32 | g.page;
-	/* A host for each page, and a bit. */
+	/* Each word of bits also needs 64 host addresses. */
 	if (words > work_bytes / sizeof(uint64_t) / 65)
 		return false;
 	uint64_t *taken = work;
 	uint8_t **hosts = (uint8_t **)(taken + words);
 	if (g.kinds > 1) {
-		number(places, count, &g);
+		number_keys(places, count, &g);
 		first = 0;
 	}
 	memset(taken, 0, words * sizeof(taken[0]));
@@ -69,7 +69,7 @@ struct oki_join_limits oki_join_limits(uint64_t block_bytes, uint64_t max_page_s
 				       uint64_t max_pitch_bytes)
 {
 	uint64_t least = block_bytes ? block_bytes : 1;
-	/* What is longer, or negative, wraps to more than this. */
+	/* Negative distances wrap to more than this. */
 	uint64_t most = max_pitch_bytes < INT64_MAX ? max_pitch_bytes : INT64_MAX;
 	uint64_t pages = max_page_stride ? max_pitch_bytes / max_page_stride : UINT32_MAX;
 	return (struct oki_join_limits){
@@ -79,12 +79,12 @@ struct oki_join_limits oki_join_limits(uint64_t block_bytes, uint64_t max_page_s
 	};
 }
 
-/* From a piece to the next one. */
+/* The distance of a place to the next one. */
 struct step {
 	uint64_t host;
 	uint64_t key;
-	uint32_t fits;	/* 1: the two can be rows of one run */
-	uint32_t again; /* 1: as the step before, and both fit */
+	uint32_t fits;	/* 1: the two places can be in one run */
+	uint32_t again; /* 1: equal to the step before, and both fit */
 };
 
 static inline struct step step_from(const struct oki_place *at, struct step before,
@@ -101,7 +101,7 @@ static inline struct step step_from(const struct oki_place *at, struct step befo
 	return step;
 }
 
-/* The last piece of a run that has pieces i - 1 and i. */
+/* The last place of the run that places i - 1 and i are in. */
 static uint32_t last_of_run(const struct oki_place *places, uint32_t i)
 {
 	const uint64_t host = (uintptr_t)places[i].host - (uintptr_t)places[i - 1].host;
@@ -112,10 +112,10 @@ static uint32_t last_of_run(const struct oki_place *places, uint32_t i)
 	return i;
 }
 
-/* A run this long goes on: as good a guess as any. */
+/* A run of this length probably continues, so its end is searched in a simple loop. */
 #define LONG_RUN 64u
 
-/* Of scattered blocks nobody can guess which follow each other: no branches. */
+/* Branches would be unpredictable with scattered blocks, so the inner loop has none. */
 uint32_t oki_find_starts(const struct oki_place *places, uint32_t count,
 			 const struct oki_join_limits *limits, uint32_t *starts)
 {

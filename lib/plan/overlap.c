@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] Do two rows of equally spaced byte ranges share a byte? */
+/* [E] Do two sequences of equally spaced byte ranges share a byte? */
 #include "plan/overlap.h"
 
-/* Addresses are 64-bit and distances signed; the products of the count need more. */
+/* Addresses have 64 bits and distances a sign; products with a count need more than that. */
 #define WIDE __int128
 #define UWIDE unsigned __int128
 
@@ -39,7 +39,7 @@ static bool residue_below(uint64_t n, uint64_t step, uint64_t first, uint64_t m,
 {
 	step %= m;
 	first %= m;
-	/* Adding m - limit carries into the quotient exactly where the residue is not below. */
+	/* Adding m - limit raises the quotient by one exactly if the residue is not below limit. */
 	UWIDE carried = floor_sum(n, m, step, first + (m - limit)) - floor_sum(n, m, step, first);
 	return carried < n;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Runs and the memory to make them in. */
+/* [B] Runs, and the memory they are compiled in. */
 #include "plan/runs.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* malloc() has memory for fewer at hand. */
+/* Fewer runs are not kept: malloc() has memory for them at hand. */
 #define SPARE_MIN_RUNS 1024u
 
 void *oki_scratch_space(struct oki_compile_scratch *scratch, size_t bytes)
@@ -42,7 +42,7 @@ static struct oki_runs spare_remove(struct oki_compile_scratch *scratch, uint32_
 	return spare;
 }
 
-/* Plans of a kind have about as many runs each: room for any of them. */
+/* Round up, so that another plan with about as many runs fits the same memory. */
 static uint32_t room_for(uint32_t count)
 {
 	if (count < SPARE_MIN_RUNS)
@@ -52,7 +52,8 @@ static uint32_t room_for(uint32_t count)
 	return room < UINT32_MAX ? (uint32_t)room : UINT32_MAX;
 }
 
-/* The smallest spare that is large enough, the last one given back among equals; or new. */
+/* Takes the smallest spare that is large enough, among equals the one last given back; else
+ * allocates. */
 bool oki_runs_take(struct oki_compile_scratch *scratch, uint32_t count, struct oki_runs *ret_runs)
 {
 	uint32_t best = scratch->spare_count;
@@ -81,7 +82,7 @@ void oki_runs_give(struct oki_compile_scratch *scratch, struct oki_runs *runs)
 		oki_runs_fini(runs);
 		return;
 	}
-	/* What nobody took for longest makes room. */
+	/* Free the spares that were unused for longest. */
 	while (scratch->spare_count == OKI_SPARE_RUNS ||
 	       scratch->spare_bytes + bytes > OKI_SCRATCH_KEEP_BYTES)
 		free(spare_remove(scratch, 0).runs);
@@ -90,7 +91,8 @@ void oki_runs_give(struct oki_compile_scratch *scratch, struct oki_runs *runs)
 	*runs = (struct oki_runs){0};
 }
 
-/* A run goes in stretches of `blocks` blocks or, if one is too much, of `inner` pages of one. */
+/* A run is cut into runs of `blocks` blocks, or, if one block is too large, of `inner` pages of one
+ * block. */
 struct cut {
 	uint32_t blocks, inner;
 };

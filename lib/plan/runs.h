@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] What plans become, and the memory that stays between plans. */
+/* [B] The runs that plans are compiled to, and memory that is kept between plans. */
 #ifndef OKI_PLAN_RUNS_H
 #define OKI_PLAN_RUNS_H
 
@@ -10,7 +10,7 @@
 struct oki_runs {
 	struct oki_run *runs; /* owned */
 	uint32_t count;
-	uint32_t room; /* what runs has space for */
+	uint32_t room; /* capacity of runs */
 };
 
 /* Memory above this is not kept for the next plan. */
@@ -18,31 +18,31 @@ struct oki_runs {
 #define OKI_SPARE_RUNS 16u
 
 /*
- * Memory that stays between plans of one thread: fresh pages for every plan would cost several
- * times what compiling it does. All zero is empty.
+ * Memory that one thread keeps between plans: fresh memory pages for every plan would take several
+ * times as long as compiling it. All zero is empty.
  */
 struct oki_compile_scratch {
 	void *memory; /* work space of one call */
 	size_t bytes;
-	struct oki_runs spare[OKI_SPARE_RUNS]; /* given back, the oldest first */
+	struct oki_runs spare[OKI_SPARE_RUNS]; /* given back, the longest unused first */
 	uint32_t spare_count;
 	uint64_t spare_bytes;
 };
 void oki_compile_scratch_fini(struct oki_compile_scratch *scratch);
 
-/* Undefined bytes, until the next call. NULL: no memory. */
+/* Memory with undefined contents, valid until the next call. NULL: no memory. */
 void *oki_scratch_space(struct oki_compile_scratch *scratch, size_t bytes);
-/* Done with them: what is huge goes. */
+/* The space is no longer used: free it if it is above OKI_SCRATCH_KEEP_BYTES. */
 void oki_scratch_trim(struct oki_compile_scratch *scratch);
 
-/* Room for `count` runs or a few more, of which none is there yet. False: no memory. */
+/* An array with room for `count` runs or some more, and none in it. False: no memory. */
 bool oki_runs_take(struct oki_compile_scratch *scratch, uint32_t count, struct oki_runs *ret_runs);
 /*
- * Cut what has more than `rows` rows, which is at least one; their order stays. False: no memory,
- * or more runs than can be counted, and they are as before.
+ * Cut runs of more than `rows` rows, which is at least 1, keeping their order. False: no memory, or
+ * more runs than 32 bits count; the runs are unchanged then.
  */
 bool oki_runs_cut(struct oki_compile_scratch *scratch, struct oki_runs *runs, uint64_t rows);
-/* The end of runs: for the next plan of the same thread, or for anyone. */
+/* Release runs: give keeps their memory for the thread's next plan, fini frees it. */
 void oki_runs_give(struct oki_compile_scratch *scratch, struct oki_runs *runs);
 void oki_runs_fini(struct oki_runs *runs);
 
