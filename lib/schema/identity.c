@@ -2,13 +2,14 @@
 /* [B] The canonical byte string of a namespace. */
 /*
  *   magic, version, bytes of all u32; then fields: tag u32, bytes u32, value; ascending tags
- *   model … salt   the string without its end; a NULL one has no field, an empty one has 0 bytes
+ *   model … salt   the string without its zero byte; NULL has no field, an empty one has 0 bytes
  *   stage, ranks   u32 each
  *   extra          name bytes u32, name, value; one field each, ascending names
  *   group          kind, block tokens, window tokens, layers u32; layout tag bytes u32, layout tag;
  *                  per layer: order, segments u32; bytes u64 of each; one field each, in order
  *
- * All numbers are little-endian. Every value knows its length, so no two inputs can run together.
+ * All numbers are little-endian. Every value has its length before it, so different inputs have
+ * different bytes.
  */
 #include <endian.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 
 #define IDENTITY_MAGIC 0x49564b4fu /* "OKVI" */
 #define IDENTITY_VERSION 1u
-#define SIZE_AT 8u /* where the size lies */
+#define SIZE_AT 8u /* offset of "bytes of all" */
 #define IDENTITY_MAX (OKW_MSG_MAX_BYTES - sizeof(struct okw_msg))
 
 enum {
@@ -41,7 +42,7 @@ enum {
 struct writer {
 	uint8_t *bytes;
 	size_t used;
-	bool full; /* something did not fit into IDENTITY_MAX */
+	bool full; /* a value did not fit into IDENTITY_MAX */
 };
 
 static void put(struct writer *w, const void *bytes, size_t size)
@@ -217,8 +218,8 @@ static bool get_u64(struct reader *r, uint64_t *ret_value)
 	return true;
 }
 
-/* The options a byte string stands for. Every string has a length of 4 bytes before it, so that
- * all of them with their terminators fit into as many bytes as the input has. */
+/* The options that a byte string encodes. Each string has a length of 4 bytes before it, so all of
+ * them, with their terminators, fit into as many bytes as the input has. */
 struct parsed {
 	uint32_t layer_count;
 	size_t text_used;
@@ -325,7 +326,8 @@ static bool get_all(struct reader *r, struct parsed *p)
 	return true;
 }
 
-/* Order, repetition, zero bytes inside strings: whatever encode would have written otherwise. */
+/* Refuse what encode would have written otherwise: wrong order, repeated fields, zero bytes inside
+ * strings. */
 static int check_canonical(const struct parsed *p, const uint8_t *bytes, size_t size,
 			   struct okv_error *err)
 {
@@ -341,7 +343,8 @@ static int check_canonical(const struct parsed *p, const uint8_t *bytes, size_t 
 			       "namespace bytes are not in canonical form");
 }
 
-/* What the peer should have refused itself is the peer's fault, whatever it is. */
+/* Every error but OKV_E_NOMEM becomes a protocol error: an honest peer checked the options before
+ * it sent them. */
 static int blame_peer(int status, struct okv_error *err)
 {
 	if (status == 0 || status == OKV_E_NOMEM)

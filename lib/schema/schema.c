@@ -16,7 +16,7 @@ static bool align_up(uint64_t value, uint64_t *ret_aligned)
 	return true;
 }
 
-/* Append one segment to the block; false when the sizes leave 64 bits. */
+/* Append one segment to the block. False: the sizes overflow 64 bits. */
 static bool place_segment(struct oki_schema_group *group, uint64_t bytes, uint64_t *ret_offset)
 {
 	uint64_t end;
@@ -55,7 +55,7 @@ static int lay_out(struct oki_schema *schema, uint32_t g, const struct okv_group
 						i);
 	}
 	schema->layer_count += from->layer_count;
-	/* A plan entry carries a block's bytes in 32 bits. */
+	/* A plan entry has 32 bits for a block's bytes. */
 	if (group->block_bytes > UINT32_MAX)
 		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_ARGUMENTS,
 				"group %u: a block of %llu bytes; %u are allowed", g,

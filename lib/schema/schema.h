@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Cache identity and schema: validated, laid out, and as canonical bytes. */
+/* [B] Cache identity and schema: checked options, the layout of blocks, and canonical bytes. */
 #ifndef OKI_PLAN_SCHEMA_H
 #define OKI_PLAN_SCHEMA_H
 
@@ -8,10 +8,10 @@
 
 /* Segments start at multiples of this inside a block. */
 #define OKI_SEGMENT_ALIGN 16u
-/* Bounds the public header leaves to the size of one message. */
+/* Limits that the public header does not name; it only says that all must fit one message. */
 #define OKI_MAX_IDENTITY_STRING 4096u
 #define OKI_MAX_IDENTITY_FIELDS 256u
-/* count * block_tokens of one publish is a 32-bit number. */
+/* count * block_tokens of one publish must fit 32 bits. */
 #define OKI_MAX_BLOCK_TOKENS (UINT32_MAX / OKV_MAX_BLOCKS)
 
 struct oki_schema_layer {
@@ -49,7 +49,7 @@ struct oki_schema {
 int oki_namespace_check(const struct okv_namespace_options *opts,
 			struct okv_namespace_options *ret_full, struct okv_error *err);
 
-/* Check options and lay blocks out. On failure nothing is owned. */
+/* Check options and compute the layout of blocks. On failure there is nothing to free. */
 int oki_schema_init(struct oki_schema *schema, const struct okv_namespace_options *opts,
 		    struct okv_error *err);
 void oki_schema_fini(struct oki_schema *schema);
@@ -62,8 +62,8 @@ void oki_schema_fini(struct oki_schema *schema);
 int oki_identity_encode(const struct okv_namespace_options *opts, uint8_t **ret_bytes,
 			size_t *ret_size, struct okv_error *err);
 /*
- * The schema inside such a string, checked as if it came from an enemy: only what encode itself
- * would have written is accepted. OKV_E_PROTOCOL, OKV_E_NOMEM.
+ * Read the schema from such a string, which is not trusted: only bytes that encode itself would
+ * have written are accepted. OKV_E_PROTOCOL, OKV_E_NOMEM.
  */
 int oki_identity_decode(const uint8_t *bytes, size_t size, struct oki_schema *ret_schema,
 			struct okv_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Every number, string and pointer of a namespace's options, before anything uses them. */
+/* [B] Checks every number, string and pointer of a namespace's options before any use. */
 #include "schema/schema.h"
 
 #include <string.h>
