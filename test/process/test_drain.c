@@ -328,10 +328,10 @@ END_TEST
 START_TEST(a_tiny_memory_is_pointed_at)
 {
 	char said[8192];
-	ck_assert_int_eq(RUN(said, "--memory", "64", "--numa", "4095"), 1);
-	ck_assert_msg(strstr(said, "--memory is in bytes, or with K, M, G or T"), "%s", said);
+	ck_assert_int_eq(RUN(said, "--memory", "200", "--numa", "4095"), 2);
+	ck_assert_msg(strstr(said, "--memory '200': expected a size of at least 1M"), "%s", said);
 	ck_assert_int_eq(RUN(said, "--memory", "64M", "--numa", "4095"), 1);
-	ck_assert_msg(!strstr(said, "is in bytes"), "%s", said);
+	ck_assert_msg(!strstr(said, "expected"), "%s", said);
 }
 END_TEST
 

@@ -290,8 +290,8 @@ int main(int argc, char **argv)
 
 	if (argc > 1 && argv[1][0] == TOOL_CHILD)
 		return bench_child_main(argc, argv);
-	while ((id = getopt_long(argc, argv, "", options, &which)) != -1) {
-		if (id == OPT_HELP) {
+	while ((id = getopt_long(argc, argv, "h", options, &which)) != -1) {
+		if (id == OPT_HELP || id == 'h') {
 			fputs(usage, stdout);
 			return TOOL_OK;
 		}
@@ -305,7 +305,7 @@ int main(int argc, char **argv)
 			return TOOL_USAGE;
 	}
 	if (optind < argc)
-		return complain("not an option", argv[optind]);
+		return complain("unexpected argument; see --help", argv[optind]);
 	signal(SIGPIPE, SIG_IGN);
 	settle(&config);
 	report.json = config.json;

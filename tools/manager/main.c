@@ -16,6 +16,8 @@
 
 #define MAX_UIDS 64u
 #define EXIT_USAGE 2
+/* A size without a unit is hardly ever meant in bytes. */
+#define LEAST_MEMORY (UINT64_C(1) << 20)
 #define MAX_SPIN_US 1000000u
 #define MAX_TTL_SECONDS 4000000u /* in a number of milliseconds */
 
@@ -178,7 +180,9 @@ static bool take_option(struct arguments *args, int id, const char *value)
 {
 	switch (id) {
 	case SOCKET: args->socket = value; return true;
-	case MEMORY: return tool_parse_size(value, &args->options.memory_bytes);
+	case MEMORY:
+		return tool_parse_size(value, &args->options.memory_bytes) &&
+		       args->options.memory_bytes >= LEAST_MEMORY;
 	case SHARD: return tool_parse_size(value, &args->options.shard_bytes);
 	case HUGE_PAGES: args->options.flags |= OKV_MANAGER_HUGE_PAGES; return true;
 	case NUMA: return parse_numa(value, &args->options.numa);
@@ -195,7 +199,7 @@ static bool take_option(struct arguments *args, int id, const char *value)
 static const char *expected(int id)
 {
 	switch (id) {
-	case MEMORY:
+	case MEMORY: return "a size of at least 1M in bytes, or as " TOOL_SIZE_FORMS;
 	case SHARD: return "a size above 0 in bytes, or as " TOOL_SIZE_FORMS;
 	case NUMA: return "auto, off, or a node number up to 4095";
 	case LEASE_TTL: return "1 to 4000000 seconds";

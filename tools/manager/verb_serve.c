@@ -177,10 +177,6 @@ int verb_serve(const char *socket, struct okv_manager_options *options)
 	options->log = log_line;
 	if (isatty(STDERR_FILENO))
 		options->progress = show_progress;
-	/* A size without a unit, most likely. */
-	if (options->memory_bytes < 1u << 20)
-		log_line(NULL, OKV_LOG_WARN,
-			 "--memory is in bytes, or with K, M, G or T: this is less than one MiB");
 	snprintf(line, sizeof(line), "preparing %llu bytes of memory",
 		 (unsigned long long)options->memory_bytes);
 	log_line(NULL, OKV_LOG_INFO, line);

@@ -228,8 +228,8 @@ static int parse(int argc, char **argv, struct replay_config *config)
 	int which = 0;
 	int id;
 
-	while ((id = getopt_long(argc, argv, "", options, &which)) != -1) {
-		if (id == OPT_HELP) {
+	while ((id = getopt_long(argc, argv, "h", options, &which)) != -1) {
+		if (id == OPT_HELP || id == 'h') {
 			fputs(usage, stdout);
 			return TOOL_OK;
 		}
@@ -241,7 +241,7 @@ static int parse(int argc, char **argv, struct replay_config *config)
 			return TOOL_USAGE;
 	}
 	if (optind < argc) {
-		complain("not an option", argv[optind]);
+		complain("unexpected argument; a trace is given as --trace FILE", argv[optind]);
 		return TOOL_USAGE;
 	}
 	return check_options(config) != 0 ? TOOL_USAGE : -1;
