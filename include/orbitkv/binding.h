@@ -24,94 +24,96 @@ struct CUevent_st;
 #define OKV_MAX_BLOCKS 4096 /* per group of one lookup or operation */
 
 enum okv_group_kind {
-	OKV_GROUP_FULL = 1,   /* usable: a leading run of blocks */
-	OKV_GROUP_WINDOW = 2, /* usable: the blocks that cover the last window_tokens */
-	OKV_GROUP_STATE = 3,  /* usable: the last block alone (recurrent state) */
+	/* Which blocks a usable prefix needs of a group of this kind: */
+	OKV_GROUP_FULL = 1,   /* all blocks from the start of the sequence */
+	OKV_GROUP_WINDOW = 2, /* the blocks that cover the last window_tokens of the prefix */
+	OKV_GROUP_STATE = 3,  /* the last block only (recurrent state) */
 };
 
 /** One layer of a schema: what one block holds of it on one rank. */
 struct okv_layer_schema {
-	uint32_t order;		/* place in the model's consumption order, unique in the schema */
-	uint32_t segment_count; /* 1 to OKV_MAX_SEGMENTS; K and V are two */
-	uint64_t segment_bytes[OKV_MAX_SEGMENTS]; /* per block, all its tokens; > 0 */
+	uint32_t order;		/* place in the consumption order; unique in the schema */
+	uint32_t segment_count; /* 1 to OKV_MAX_SEGMENTS; K and V are two segments */
+	/* Bytes of each segment in one block, for all tokens of the block; > 0. */
+	uint64_t segment_bytes[OKV_MAX_SEGMENTS];
 };
 
-/** Layers whose blocks are found, kept and dropped together: what one block holds of each. */
+/** A group: layers whose blocks are found, kept and evicted together. */
 struct okv_group_schema {
 	uint32_t kind;		/* enum okv_group_kind */
-	uint32_t block_tokens;	/* tokens per block; > 0 */
-	uint32_t window_tokens; /* OKV_GROUP_WINDOW only, > 0; else 0 */
-	uint32_t layer_count;
-	/* The order inside a segment, "NHD", "HND/fp8", …: equal sizes must not match unless the
-	 * tags do. 1 to 31 characters. */
+	uint32_t block_tokens;	/* tokens per block; 1 to UINT32_MAX / OKV_MAX_BLOCKS */
+	uint32_t window_tokens; /* tokens; > 0 for OKV_GROUP_WINDOW, else 0 */
+	uint32_t layer_count;	/* 1 or more; OKV_MAX_LAYERS in all groups together */
+	/* Name for the order of bytes inside a segment: "NHD", "HND/fp8", …. 1 to 31 characters.
+	 * Schemas with equal sizes and different tags do not match. */
 	const char *layout_tag;
-	const struct okv_layer_schema *layers; /* layer_count; ascending order */
+	const struct okv_layer_schema *layers; /* layer_count entries, ascending by `order` */
 };
 
 /** One more field of the cache identity. */
 struct okv_identity_field {
-	const char *name; /* 1 to 63 characters, unique */
-	const void *value;
-	uint32_t value_bytes; /* up to 4,096 */
+	const char *name;     /* 1 to 63 characters, unique */
+	const void *value;    /* value_bytes long; may be NULL when that is 0 */
+	uint32_t value_bytes; /* 0 to 4,096 */
 };
 
 /**
- * The cache identity. Every field is tagged and length-prefixed before it is compared, so that
- * salt "X" and adapter "X" differ. NULL means absent, which differs from "".
- * Limits: a string has up to 4,096 bytes, there are up to 256 extra fields, block_tokens is at most
- * UINT32_MAX / OKV_MAX_BLOCKS, a block of one group on one rank is smaller than 4 GiB, and identity
- * and schema together fit one message of 128 KiB.
+ * The cache identity and the schema. Every field is compared with its name and its length, so salt
+ * "X" and adapter "X" differ. A NULL string is absent, which differs from "".
+ * A block of one group on one rank must be smaller than 4 GiB. Identity and schema together must
+ * fit one message of 128 KiB.
  */
 struct okv_namespace_options {
-	uint32_t size;
-	uint32_t rank_slots;	 /* tensor-parallel ranks that each store a part; default 1 */
-	const char *model;	 /* required */
-	const char *revision;	 /* weights revision */
-	const char *dtype;	 /* of the cached values */
-	const char *adapter;	 /* LoRA or similar */
-	const char *salt;	 /* tenant separation */
-	uint32_t pipeline_stage; /* and how many there are; default 0 of 1 */
-	uint32_t pipeline_stages;
-	uint32_t field_count;
-	uint32_t group_count;
-	const struct okv_identity_field *fields;
-	const struct okv_group_schema *groups;
+	uint32_t size;	     /* set by the _init call */
+	uint32_t rank_slots; /* tensor-parallel ranks; 1 to OKV_MAX_RANK_SLOTS, default 1 */
+	/* Each string has at most 4,096 bytes. model is required; the others default to NULL. */
+	const char *model;
+	const char *revision;	  /* of the weights */
+	const char *dtype;	  /* of the cached values */
+	const char *adapter;	  /* LoRA or similar */
+	const char *salt;	  /* keeps tenants apart */
+	uint32_t pipeline_stage;  /* of this engine, below pipeline_stages; default 0 */
+	uint32_t pipeline_stages; /* default 1 */
+	uint32_t field_count;	  /* 0 to 256; default 0 */
+	uint32_t group_count;	  /* 1 to OKV_MAX_GROUPS */
+	const struct okv_identity_field *fields; /* field_count entries; extra identity fields */
+	const struct okv_group_schema *groups;	 /* group_count entries */
 };
 
-/** Fill in size and every default: one rank slot, stage 0 of 1, all else absent. */
+/** Set size and every default: one rank slot, stage 0 of 1, everything else absent. */
 OKV_EXPORT void okv_namespace_options_init(struct okv_namespace_options *opts);
 
 /**
- * Open (or create) the namespace with this identity and schema. Identities that differ in any
- * field, and schemas that differ in any number or tag, are different namespaces.
+ * Open the namespace with this identity and schema; the Manager creates it if it is new. Identities
+ * that differ in any field, and schemas that differ in any number or tag, are different namespaces.
  *
- * Owns     copies opts; returns owned, okv_namespace_close().
- * Blocks   for one round trip.   Threads any.
+ * Owns     copies opts. Returns an owned handle; release it with okv_namespace_close().
+ * Blocks   for one answer of the Manager, up to connect_timeout_ms.   Threads any.
  */
 OKV_EXPORT int okv_namespace_open(struct okv_engine *engine,
 				  const struct okv_namespace_options *opts,
 				  struct okv_namespace **ret_ns, struct okv_error *err);
-/** NULL is allowed. Bindings and leases of it keep it alive. */
+/** Release the handle. The namespace's bindings and leases keep working. NULL is allowed. */
 OKV_EXPORT void okv_namespace_close(struct okv_namespace *ns);
-/** Bytes one block of the group takes on one rank; 0 for an unknown group. */
+/** Bytes that one block of the group has on one rank; 0 for an unknown group. */
 OKV_EXPORT uint64_t okv_namespace_block_bytes(const struct okv_namespace *ns, uint32_t group);
 
 enum okv_device_kind {
 	OKV_DEVICE_HOST = 1,
-	OKV_DEVICE_CUDA = 2, /* through the driver API loaded at run time */
+	OKV_DEVICE_CUDA = 2, /* the CUDA driver is loaded at run time */
 };
 
-/** Who moves the bytes of a CUDA binding. */
+/** The hardware that copies the bytes of a CUDA binding. */
 enum okv_copy_path {
-	OKV_COPY_AUTO = 0,   /* what suits a copy, by its rows and by what runs beside */
-	OKV_COPY_DMA = 1,    /* copy engines alone: no SM is ever used */
-	OKV_COPY_KERNEL = 2, /* a kernel on copy_sms SMs alone */
+	OKV_COPY_AUTO = 0,   /* chosen per copy, from its rows and from what else runs */
+	OKV_COPY_DMA = 1,    /* copy engines only: no SM is ever used */
+	OKV_COPY_KERNEL = 2, /* the copy kernel only, on copy_sms SMs */
 };
 
 /**
- * Keeps a caller's object alive: retained once when the library takes it, released once, after
- * the last copy that may touch it. Both may be NULL together. Called from any thread, the library's
- * own among them: leave its current CUDA context as it was.
+ * Keeps a caller's object alive. The library calls retain once when it takes the object, and
+ * release once, after the last copy that may touch it. Set both functions or neither. Any thread
+ * may call them, also a thread of the library. They must not change the current CUDA context.
  */
 struct okv_owner {
 	void *object;
@@ -120,88 +122,101 @@ struct okv_owner {
 };
 
 /**
- * One layer of this rank's KV tensors. Page p's segment s lies at
- * base + p * page_stride + segment_offset[s], segment_bytes[s] long; nothing else is ever
- * touched. The span (page_count - 1) * page_stride + max(offset + bytes) must be within length.
- * Pages per block = schema segment bytes / segment_bytes, the same for a whole group.
+ * One layer of this rank's KV tensors. Segment s of page p is the segment_bytes[s] bytes at
+ * base + p * page_stride + segment_offset[s]. The library never touches other bytes.
+ * (page_count - 1) * page_stride + the largest segment_offset[s] + segment_bytes[s] must be at most
+ * length. A block takes (its segment bytes in the schema) / segment_bytes[s] pages; this number
+ * must be the same for every segment of every layer of a group.
  */
 struct okv_layer {
 	void *base;
-	uint64_t length; /* bytes from base that belong to the tensor; > 0 */
-	uint64_t page_stride;
+	uint64_t length;      /* bytes from base that belong to the tensor; > 0 */
+	uint64_t page_stride; /* bytes from one page to the next */
 	uint32_t page_count;
-	uint32_t segment_count; /* as in the schema */
-	uint64_t segment_offset[OKV_MAX_SEGMENTS];
-	uint64_t segment_bytes[OKV_MAX_SEGMENTS]; /* per page */
-	struct okv_owner owner;
+	uint32_t segment_count;			   /* as in the schema */
+	uint64_t segment_offset[OKV_MAX_SEGMENTS]; /* bytes from the start of the page */
+	uint64_t segment_bytes[OKV_MAX_SEGMENTS];  /* bytes in one page */
+	struct okv_owner owner;			   /* of the tensor */
 };
 
-/** What okv_binding_register() is told of one rank's tensors; borrowed during the call. */
+/** The tensors of one rank, for okv_binding_register(); borrowed during the call. */
 struct okv_binding_options {
-	uint32_t size;
-	uint32_t device;      /* enum okv_device_kind */
-	int32_t device_index; /* CUDA ordinal; host: 0 */
-	uint32_t rank_slot;
-	uint32_t layer_count;  /* of all groups, group after group, each in schema order */
-	uint32_t copy_threads; /* host device; 0: one per CPU, at most 8 */
-	const struct okv_layer *layers;
-	/* CUDA: enum okv_copy_path, and SMs that one copy kernel may use (0: 4, at most 64). On
-	 * however many, a publish writes 0.93 of what a copy engine moves at most, since the
-	 * launches of a model wait on a full link, and 0.74 while this binding restores. The
-	 * environment's ORBITKV_COPY=auto|dma|kernel and ORBITKV_COPY_SMS=N go before both. */
+	uint32_t size;	       /* set by the _init call */
+	uint32_t device;       /* enum okv_device_kind; default OKV_DEVICE_HOST */
+	int32_t device_index;  /* CUDA ordinal, 0 for the host; default 0 */
+	uint32_t rank_slot;    /* of this rank, below rank_slots of the namespace; default 0 */
+	uint32_t layer_count;  /* as many as the schema has in all groups */
+	uint32_t copy_threads; /* host device: 1 to 256; 0, the default: one per CPU, at most 8 */
+	const struct okv_layer *layers; /* group after group, each in schema order */
+	/* CUDA: enum okv_copy_path; default OKV_COPY_AUTO. The environment variable
+	 * ORBITKV_COPY=auto|dma|kernel takes precedence. */
 	uint32_t copy_path;
+	/* CUDA: SMs that one copy kernel may use, 1 to 64; 0, the default: 4. The environment
+	 * variable ORBITKV_COPY_SMS=N takes precedence. Any number of SMs publishes with at most
+	 * 0.93 of the rate of a copy engine, because the model's kernel launches would wait on a
+	 * full link, and with at most 0.74 while this binding restores. */
 	uint32_t copy_sms;
 };
 
-/** The host device, index 0, rank slot 0. */
+/** Set size and every default: host device, index 0, rank slot 0. NULL is ignored. */
 OKV_EXPORT void okv_binding_options_init(struct okv_binding_options *opts);
 
 /**
- * Register this rank's tensors. All geometry is proven here: no two pages, layers or segments
- * overlap, every page lies inside its tensor, sizes agree with the schema. Arenas are imported
- * and pinned here. Layers of one binding, and bindings of one engine, may interleave inside one
- * allocation (fused and cross-layer tensors) but never share a byte. Another engine of the process
- * does not know of them: register the tensors there only when nothing of the first one runs.
- * A block's pages lie one after another in each segment of it, so engines with pages of different
- * lengths share blocks as long as a block's tokens and segment bytes are the same.
+ * Register this rank's tensors. The call proves their geometry: no two pages, layers or segments
+ * overlap, every page lies inside its tensor, and sizes agree with the schema. It also maps the
+ * Manager's arenas and registers them with the device.
  *
- * Owns     shares the layers' memory through their owners until unregistered; returns owned. The
- *          memory stays mapped until then, or until okv_binding_quiesce() returned 0: copies to
- *          pages of a host binding that are gone are a fault of the process.
- * Errors   OKV_E_INVAL, OKV_E_EXISTS (bytes registered already), OKV_E_UNSUPPORTED (no device).
- * Blocks   while arenas are pinned.   Threads any. The current CUDA context is left as it was.
+ * Layers of one binding, and bindings of one engine, may interleave inside one allocation (fused
+ * and cross-layer tensors), but must not share a byte. Two engines of one process do not check this
+ * against each other: register the same tensors with the second engine only while no operation of
+ * the first one runs.
+ * Inside each segment of a block, the bytes of its pages follow each other. Therefore engines with
+ * different page sizes share blocks if the tokens and segment bytes of a block are equal.
+ *
+ * Owns     retains the owner of each layer until the binding is unregistered. Returns an owned
+ *          handle; okv_binding_unregister(). The caller keeps the tensors mapped until then, or
+ *          until okv_binding_quiesce() returned 0: if pages of a host binding are unmapped earlier,
+ *          a copy faults and the process dies.
+ * Errors   OKV_E_INVAL, OKV_E_EXISTS (some bytes are registered already), OKV_E_UNSUPPORTED (no
+ *          such device).
+ * Blocks   while arenas are registered with the device.
+ * Threads  any. The current CUDA context is the same after the call.
  */
 OKV_EXPORT int okv_binding_register(struct okv_namespace *ns,
 				    const struct okv_binding_options *opts,
 				    struct okv_binding **ret_binding, struct okv_error *err);
 
 /**
- * Refuse new operations, wait until all of this binding drained, release the owners, free.
- * Operations not granted within the engine's connect_timeout_ms end as OKV_E_CANCELLED; a Manager
- * that hangs is then given as long again to answer.
- * NULL is allowed. Operation handles stay valid to query and release. Any number of threads may
- * call okv_binding_quiesce() beside it, but only one may unregister.
+ * Refuse new operations, wait until all operations of this binding drained, release the owners and
+ * free the binding. An operation that is not granted within the engine's connect_timeout_ms ends as
+ * OKV_E_CANCELLED. If the Manager hangs, the call then waits for its answer for as long again.
+ * Operation handles stay valid to query and release. NULL is allowed.
+ *
+ * Threads  one thread may unregister; any others may be in okv_binding_quiesce() meanwhile.
  */
 OKV_EXPORT void okv_binding_unregister(struct okv_binding *binding);
 
 /**
- * Refuse new operations (OKV_E_CLOSED) and wait until started ones drained: after 0 no copy
- * touches the pages until okv_binding_resume(). timeout_ms < 0 waits without limit; after
- * OKV_E_TIMEOUT the binding still refuses and may still be copying. The results of those operations
- * may be told a moment after it returned: okv_op_wait().
+ * Refuse new operations (OKV_E_CLOSED) and wait until the started ones drained. After 0 no copy
+ * touches the pages until okv_binding_resume(), and the tensors may be unmapped. timeout_ms < 0
+ * waits without limit. After OKV_E_TIMEOUT the binding still refuses new operations, and copies may
+ * still run. The drained operations may report their results a moment after this call returned:
+ * use okv_op_wait().
  *
- * Until it is resumed the tensors may be unmapped. The binding knows addresses, not what is mapped
- * there: it refuses until then whatever was mapped meanwhile, for only the caller can tell that it
- * is the tensors again.
+ * The binding knows addresses, not what is mapped there. Only the caller can tell that the tensors
+ * are mapped again, so the binding refuses operations until okv_binding_resume().
+ *
+ * Errors   OKV_E_TIMEOUT, OKV_E_CLOSED (unregistered or the engine is closed), OKV_E_POISONED,
+ *          OKV_E_INVAL (NULL), OKV_E_FORKED.
  */
 OKV_EXPORT int okv_binding_quiesce(struct okv_binding *binding, int timeout_ms);
 /**
- * Accept operations again. The caller promises that every layer is mapped as it was registered:
- * same addresses and lengths, on the same device; the bytes may be others. If anything else may be
- * mapped there, unregister and register instead.
+ * Accept operations again. The caller promises that every layer is mapped as it was registered: at
+ * the same address, with the same length, on the same device. Its contents may have changed. If
+ * anything else may be mapped there, unregister and register instead.
  *
- * Errors   OKV_E_INVAL: a layer is no mapped memory of the device (as at registration), and the
- *          binding goes on refusing; OKV_E_CLOSED: unregistered or the engine is closed.
+ * Errors   OKV_E_INVAL: a layer is not mapped memory of the device; the binding still refuses
+ *          operations. OKV_E_CLOSED: the binding is unregistered or the engine is closed.
  */
 OKV_EXPORT int okv_binding_resume(struct okv_binding *binding);
 

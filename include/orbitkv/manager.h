@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The other side: the Manager that owns host memory. Engines need this header for embedded mode. */
+/* The Manager, which owns the cached blocks in host memory. Engines need it for embedded mode. */
 #ifndef ORBITKV_MANAGER_H
 #define ORBITKV_MANAGER_H
 
@@ -14,150 +14,181 @@ extern "C" {
 
 struct okv_manager;
 
-#define OKV_NUMA_AUTO (-1) /* spread shards over the nodes with memory and CPUs */
-#define OKV_NUMA_OFF (-2)  /* no binding at all */
+#define OKV_NUMA_AUTO (-1) /* spread arenas over the NUMA nodes that have memory and CPUs */
+#define OKV_NUMA_OFF (-2)  /* bind no arena to a NUMA node */
 
-#define OKV_MANAGER_HUGE_PAGES 0x1u /* arenas from reserved huge pages, or fail */
+#define OKV_MANAGER_HUGE_PAGES 0x1u /* arenas in reserved 2 MiB pages, or fail */
 
-/** Called while memory is prepared: bytes touched so far of total. */
+/** Called by okv_manager_create(), in its caller's thread, while it touches memory. */
 typedef void okv_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
-/**
- * Options. okv_manager_options_init() fills in size and every default.
- */
+/** Options of a Manager. */
 struct okv_manager_options {
-	uint32_t size;
-	uint32_t flags;		 /* OKV_MANAGER_* */
-	uint64_t memory_bytes;	 /* host-wide budget; default 1 GiB */
-	uint64_t shard_bytes;	 /* bytes per arena; 0: memory / 48, at least 64 MiB */
-	int32_t numa;		 /* OKV_NUMA_* or a node number */
-	uint32_t touch_threads;	 /* 0: one per CPU, at most 16 */
-	const uid_t *allow_uids; /* peers besides our own uid; naming one trusts it fully */
-	uint32_t allow_uid_count;
-	uint32_t dispatchers;	  /* 0: 1 for up to 4 CPUs, else 2 */
-	uint32_t spin_us;	  /* how long a busy thread spins before it sleeps; default 50 */
-	uint32_t lease_ttl_ms;	  /* default 600,000 */
-	uint32_t reserve_percent; /* share of the pool all leases may pin; default 75 */
-	uint32_t session_percent; /* the same for one session; default 75 */
-	uint32_t restore_permits; /* restores per device until retired; default 128 */
-	uint32_t max_sessions;	  /* live or retained; default and maximum 64; 1 when embedded */
-	uint32_t part_bytes;	  /* largest plan part; default and maximum 256 KiB */
-	uint64_t operation_plan_bytes; /* plan of one operation; default 32 MiB */
-	uint64_t session_plan_bytes;   /* plans prepared for one session; default 64 MiB */
-	okv_log_fn *log;
-	okv_progress_fn *progress;
-	void *arg; /* for log and progress */
+	uint32_t size;	       /* set by the _init call */
+	uint32_t flags;	       /* OKV_MANAGER_*; default 0 */
+	uint64_t memory_bytes; /* all arenas together, rounded up to pages; default 1 GiB */
+	/* Bytes of one arena; 0, the default: memory_bytes / 48, at least 64 MiB. There are at most
+	 * 48 arenas. */
+	uint64_t shard_bytes;
+	int32_t numa;		/* OKV_NUMA_* or the number of a node; default OKV_NUMA_AUTO */
+	uint32_t touch_threads; /* 0, the default: one per CPU, at most 16; never over 256 */
+	/* Users that may connect besides this process's own; copied. A listed user is fully
+	 * trusted: its processes may read and write every arena. Default none. */
+	const uid_t *allow_uids;
+	uint32_t allow_uid_count; /* 0 to 4,096 */
+	uint32_t dispatchers;	  /* threads, 1 to 16; 0, the default: 1 for up to 4 CPUs, else 2 */
+	/* Microseconds that a thread spins before it sleeps; 0 to 1,000,000, default 50. */
+	uint32_t spin_us;
+	/* A lease ends so many milliseconds after its last use; 1 or more, default 600,000. */
+	uint32_t lease_ttl_ms;
+	/* Percent of memory_bytes that all leases together, and the leases of one session, may
+	 * pin; 1 to 100, default 75. */
+	uint32_t reserve_percent;
+	uint32_t session_percent;
+	uint32_t restore_permits; /* running restores of one device; 1 or more, default 128 */
+	/* Sessions that are connected or retained (see okv_manager_status); 1 to 64, default 64.
+	 * An embedded Manager has 1. */
+	uint32_t max_sessions;
+	uint32_t part_bytes;	       /* largest plan part; at most 256 KiB, the default */
+	uint64_t operation_plan_bytes; /* largest plan of one operation; default 32 MiB */
+	uint64_t session_plan_bytes;   /* plans of one session together; default 64 MiB */
+	okv_log_fn *log;	       /* NULL, the default: no log */
+	okv_progress_fn *progress;     /* NULL, the default: no reports */
+	void *arg;		       /* passed to log and progress */
 };
 
-/** Fill in size and every default. NULL is ignored. */
+/** Set size and every default. NULL is ignored. */
 OKV_EXPORT void okv_manager_options_init(struct okv_manager_options *opts);
 
 /**
- * Allocate, touch and seal the arenas. Nothing listens yet.
+ * Create a Manager: allocate, touch and seal its arenas. It accepts no connections yet.
  *
- * Owns     returns owned; release with okv_manager_destroy().
- * Errors   OKV_E_BUDGET when host, cgroup or huge-page pool cannot hold memory_bytes and the
- *          control memory of max_sessions (about 6 MiB each): text has requested, available, limit
- *          and what would fit, and nothing was allocated.
+ * Owns     copies opts. Returns an owned handle; release it with okv_manager_destroy().
+ * Errors   OKV_E_BUDGET: the host, the cgroup or the pool of huge pages cannot hold memory_bytes
+ *          and the control memory of max_sessions (about 6 MiB each). The error text has the bytes
+ *          requested, available, the limit, and what would fit. Nothing was allocated.
+ *          OKV_E_INVAL (an option, or an impossible NUMA node), OKV_E_NOMEM, OKV_E_UNSUPPORTED.
  * Blocks   while memory is touched.   Threads any.
  */
 OKV_EXPORT int okv_manager_create(const struct okv_manager_options *opts,
 				  struct okv_manager **ret_manager, struct okv_error *err);
 
 /**
- * Could a Manager listen there at this moment? Creates the directory as okv_manager_listen() does
- * and leaves nothing else behind. For before okv_manager_create(), which takes long;
- * okv_manager_listen() has the last word.
+ * Check whether a Manager could listen at this path now. Call it before okv_manager_create(), which
+ * takes long. It creates the directory as okv_manager_listen() does, and nothing else.
+ * okv_manager_listen() may still fail later, when the path is no longer free.
+ * Errors   as okv_manager_listen().
  */
 OKV_EXPORT int okv_manager_check_socket(const char *socket_path, struct okv_error *err);
 
 /**
- * Listen on a Unix SEQPACKET socket (mode 0600). Its directory is created with mode 0700 when it is
- * missing, and so are those above it if the first one that is there belongs to this user; else
- * OKV_E_CONNECT names what is missing. A stale socket that nobody answers is replaced; a live one
- * is OKV_E_EXISTS. NULL: the default path.
+ * Listen on a Unix SEQPACKET socket (mode 0600). NULL: the default path. A missing directory is
+ * created with mode 0700. So are missing directories above it, if the first one that exists belongs
+ * to this user. A socket that nobody answers is replaced.
+ *
+ * Errors   OKV_E_EXISTS: another process listens there, or the path is no socket. OKV_E_CONNECT: a
+ *          directory cannot be created; the text names it. OKV_E_PERM: the directory belongs
+ *          neither to this user nor to root. OKV_E_LIMIT: the path is too long. OKV_E_BUSY: this
+ *          Manager listens already, or another process keeps the directory locked for 2 s.
  */
 OKV_EXPORT int okv_manager_listen(struct okv_manager *m, const char *socket_path,
 				  struct okv_error *err);
 
 /**
- * Serve until okv_manager_stop(). Several threads inside; the caller's becomes the control loop.
- * Returns 0 when drained, OKV_E_BUSY when a second stop cut the drain short.
+ * Serve until okv_manager_stop(). It starts the Manager's other threads, and the calling thread
+ * becomes the control thread. A Manager runs once.
+ *
+ * Errors   0 when all operations ended. OKV_E_BUSY: a second stop came before that. OKV_E_CLOSED:
+ *          it ran already. OKV_E_NOMEM: a thread cannot start.
+ * Blocks   until the Manager is stopped.
  */
 OKV_EXPORT int okv_manager_run(struct okv_manager *m, struct okv_error *err);
 
 /**
- * First call: refuse new sessions and operations, let granted ones drain, return from run.
- * Second call: return from run at once. Async-signal-safe.
+ * First call: refuse new sessions and operations, let the open operations end, then
+ * okv_manager_run() returns. Second call: okv_manager_run() returns without waiting for them.
+ * Async-signal-safe.   Blocks never.   Threads any.
  */
 OKV_EXPORT void okv_manager_stop(struct okv_manager *m);
 
 /**
- * Hand over one end of a connected SEQPACKET socket pair as a new peer (embedded mode).
- * Moves fd on success; on failure it is still the caller's.
+ * Give the Manager one end of a connected SEQPACKET socket pair: the other end is a new peer
+ * (embedded mode).
+ *
+ * Owns     takes fd on success; on failure the caller still owns it.
+ * Errors   OKV_E_INVAL (no such socket), OKV_E_CLOSED (the Manager ended), OKV_E_AGAIN (too many
+ *          new peers).
+ * Blocks   never.   Threads any.
  */
 OKV_EXPORT int okv_manager_attach(struct okv_manager *m, int fd, struct okv_error *err);
 
 /**
- * Free everything. Not while okv_manager_run() is inside. NULL is allowed. Removes the socket
- * only if it is still the one this Manager bound.
+ * Free the Manager. Do not call it while okv_manager_run() runs. It removes the socket only if that
+ * is still the one this Manager bound. NULL is allowed.
  */
 OKV_EXPORT void okv_manager_destroy(struct okv_manager *m);
 
-/** A snapshot of the Manager's counters. Bytes are payload bytes of arenas. */
+/** The Manager's state now, and counts since it was created. Bytes are bytes of arenas. */
 struct okv_manager_status {
-	uint64_t epoch;
+	uint64_t epoch; /* random number of this Manager */
 	uint64_t uptime_ms;
 	uint64_t sessions;	    /* connected */
-	uint64_t sessions_retained; /* gone, with operations that never proved their end */
-	uint64_t namespaces;
-	uint64_t bindings;
+	uint64_t sessions_retained; /* disconnected, with operations whose end is not proven */
+	uint64_t namespaces;	    /* ever opened */
+	uint64_t bindings;	    /* of connected sessions */
 	uint64_t arenas;
 	uint64_t bytes_total;
 	uint64_t bytes_free;
-	uint64_t bytes_used;	    /* allocated to blocks, written or being written */
-	uint64_t bytes_quarantined; /* part of bytes_used nobody may reuse */
-	uint64_t bytes_pinned;	    /* part of bytes_used that leases hold */
-	uint64_t blocks;	    /* visible */
-	uint64_t blocks_partial;    /* at least one slot missing */
+	uint64_t bytes_used;	    /* allocated to blocks, sealed or being written */
+	uint64_t bytes_quarantined; /* part of bytes_used; not reused until the Manager restarts */
+	uint64_t bytes_pinned;	    /* part of bytes_used; pinned by leases */
+	uint64_t blocks;	    /* usable */
+	uint64_t blocks_partial;    /* at least one rank slot is not sealed */
 	uint64_t leases;
+	/* Counts since the Manager was created: */
 	uint64_t lookups;
-	uint64_t lookup_keys;
-	uint64_t lookup_hits; /* keys found usable */
+	uint64_t lookup_keys; /* keys that lookups asked for */
+	uint64_t lookup_hits; /* blocks that lookups found */
 	uint64_t evictions;   /* blocks evicted */
 	uint64_t published_blocks;
 	uint64_t restored_blocks;
-	uint64_t ops_preparing;
-	uint64_t ops_granted;
-	uint64_t ops_active;
+	/* Operations now: */
+	uint64_t ops_preparing; /* waiting for space in the plan bank */
+	uint64_t ops_granted;	/* granted, not claimed */
+	uint64_t ops_active;	/* claimed, not reaped */
 	uint64_t ops_quarantined;
-	uint64_t ops_done;    /* lookups and other calls answered */
-	uint64_t ops_reaped;  /* transfers that drained and were released */
-	uint64_t ops_revoked; /* grants taken back before the claim */
-	uint64_t ops_refused;
-	uint64_t control_bytes; /* shared control memory of one session */
-	uint64_t wakeups;	/* times a Manager thread woke from sleep */
+	/* Operations that ended, since the Manager was created: */
+	uint64_t ops_done;	/* without a grant, successfully; lookups are here */
+	uint64_t ops_reaped;	/* transfers that drained and were reaped */
+	uint64_t ops_revoked;	/* grants that were revoked before a claim */
+	uint64_t ops_refused;	/* without a grant, with an error */
+	uint64_t control_bytes; /* shared memory of one session beside the arenas; constant */
+	uint64_t wakeups;	/* times that a thread of the Manager woke from sleep */
 };
 
 /**
- * Counters of a Manager in this process, beside okv_manager_run() too. Each is right by itself; no
- * moment has all of them. OKV_E_INVAL for NULL.   Threads any.
+ * Read the status of a Manager in this process, also while okv_manager_run() runs. Each number is
+ * correct by itself, but they are not all read at the same moment. OKV_E_INVAL for NULL.
+ * Threads  any.
  */
 OKV_EXPORT int okv_manager_status_get(struct okv_manager *m, struct okv_manager_status *ret_status);
 
 /**
- * Ask the Manager at socket_path (NULL: default). Opens no session. Blocks up to timeout_ms.
- * OKV_E_PERM when it runs neither as this process's effective user nor as root, or does not serve
- * this user.
+ * Ask the Manager at socket_path (NULL: the default path) for its status. Opens no session.
+ *
+ * Errors   OKV_E_PERM: the Manager runs neither as this process's effective user nor as root, or it
+ *          does not serve this user. OKV_E_CONNECT, OKV_E_TIMEOUT, OKV_E_VERSION, OKV_E_LIMIT (the
+ *          path is too long).
+ * Blocks   up to timeout_ms to connect and again for the answer; < 0: no limit.   Threads any.
  */
 OKV_EXPORT int okv_manager_status_query(const char *socket_path, int timeout_ms,
 					struct okv_manager_status *ret_status,
 					struct okv_error *err);
 
 /**
- * Default socket: $ORBITKV_SOCKET, else $XDG_RUNTIME_DIR/orbitkv/manager.sock, else
+ * The default path of the socket: $ORBITKV_SOCKET, else $XDG_RUNTIME_DIR/orbitkv/manager.sock, else
  * /run/orbitkv/manager.sock for root, else /tmp/orbitkv-UID/manager.sock.
- * Writes a terminated string; OKV_E_LIMIT when it does not fit.
+ * Writes a terminated string of at most size bytes; OKV_E_LIMIT when it does not fit.
  */
 OKV_EXPORT int okv_default_socket_path(char *buf, size_t size);
 

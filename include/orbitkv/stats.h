@@ -9,8 +9,9 @@
 extern "C" {
 #endif
 
-/** Counters of one engine since it was opened, and what it has at the moment. */
+/** Counters of one engine. */
 struct okv_engine_stats {
+	/* Counts since the engine was opened: */
 	uint64_t restores_started;
 	uint64_t restores_ok;
 	uint64_t restores_failed;
@@ -20,17 +21,20 @@ struct okv_engine_stats {
 	uint64_t restored_bytes;
 	uint64_t published_bytes;
 	uint64_t lookups;
-	uint64_t leases;      /* handles not released yet, of OKV_MAX_LEASES */
-	uint64_t ops_running; /* not drained */
+	/* What the engine has now: */
+	uint64_t leases;      /* handles that are not released; at most OKV_MAX_LEASES */
+	uint64_t ops_running; /* restores and publishes that are not drained */
 	uint64_t bindings;
 	uint64_t arenas_mapped;
-	uint64_t arena_bytes;
-	uint64_t wakeups; /* times a library thread of this engine woke from sleep */
+	uint64_t arena_bytes; /* of the mapped arenas */
+	/* A count since the engine was opened: */
+	uint64_t wakeups; /* times that a library thread of this engine woke from sleep */
 };
 
 /**
- * Each counter is right by itself; no moment has all of them.
- * Errors   OKV_E_INVAL for NULL, OKV_E_FORKED.   Blocks never for the Manager.   Threads any.
+ * Read the counters. Each is correct by itself, but they are not all read at the same moment.
+ * Errors   OKV_E_INVAL for NULL, OKV_E_FORKED.
+ * Blocks   never for the Manager.   Threads any.
  */
 OKV_EXPORT int okv_stats_get(struct okv_engine *engine, struct okv_engine_stats *ret_stats);
 

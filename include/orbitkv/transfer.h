@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moving blocks: publish (pages to blocks) and restore (blocks to pages). */
+/* Copy blocks: publish (pages to blocks) and restore (blocks to pages). */
 #ifndef ORBITKV_TRANSFER_H
 #define ORBITKV_TRANSFER_H
 
@@ -9,77 +9,79 @@
 extern "C" {
 #endif
 
-#define OKV_OP_NOTIFY 0x1u /* report completion through okv_engine_poll() */
-/* Every restore, also of a part, spends one of the lease's consumers' shares unless it keeps it. */
+#define OKV_OP_NOTIFY 0x1u /* report the end through okv_engine_poll() */
+/* Do not spend a share of the lease. Any other restore spends one, however few blocks it names. */
 #define OKV_RESTORE_KEEP 0x2u
 
 /**
- * What must have finished before the pages may be touched: the streams that last used (restore)
- * or wrote (publish) them. An idle one costs a query, a busy one a fence on the GPU; the caller
- * is never blocked. A stream not named is not waited for. CUDA bindings only; a capturing stream
- * or one of another context is refused.
+ * The streams whose work must end before the library touches the pages: those that last used
+ * (restore) or wrote (publish) them. It does not wait for streams that are not named. An idle
+ * stream costs a query, a busy one a fence on the GPU; the caller is never blocked. CUDA bindings
+ * only. A stream that is being captured, or belongs to another context, is refused.
  */
 struct okv_ready {
-	uint32_t stream_count;
+	uint32_t stream_count;		    /* default 0 */
 	uint32_t reserved;		    /* 0 */
-	struct CUstream_st *const *streams; /* a NULL entry is the null stream, a real stream */
+	struct CUstream_st *const *streams; /* a NULL entry is the null stream of CUDA */
 };
 
-/** A CUDA event to record after one layer's last byte is ordered. */
+/** A CUDA event that the library records behind the last copy of one layer. */
 struct okv_layer_event {
-	uint32_t layer;		  /* index in the binding's layers */
-	uint32_t reserved;	  /* 0 */
-	struct CUevent_st *event; /* live and used by no other running operation until drained */
-	struct okv_owner owner;
+	uint32_t layer;	   /* index in the binding's layers */
+	uint32_t reserved; /* 0 */
+	/* Must exist until the operation drained; no other running operation may use it. */
+	struct CUevent_st *event;
+	struct okv_owner owner; /* of the event; retained until the operation drained */
 };
 
-/** Blocks of one group that go to (restore) or come from (publish) these pages. */
+/** Blocks of one group, and the pages that a restore copies them to. */
 struct okv_restore_group {
-	uint32_t group;
-	uint32_t first; /* block of the sequence, as okv_hit.first */
-	uint32_t count;
+	uint32_t group;	   /* index of the group in the schema */
+	uint32_t first;	   /* block of the sequence; from okv_hit.first on */
+	uint32_t count;	   /* blocks; 0 to OKV_MAX_BLOCKS */
 	uint32_t reserved; /* 0 */
-	/* count * pages per block (okv_layer), in block order; none twice. So many are read: a
-	 * shorter array cannot be noticed. */
+	/* count * (pages per block, see okv_layer) page numbers in block order, each page once. The
+	 * library reads that many: it cannot notice a shorter array. */
 	const uint32_t *pages;
 };
 
-/** What okv_restore_start() copies where; borrowed during the call. */
+/** What okv_restore_start() copies, and where to; borrowed during the call. */
 struct okv_restore_options {
-	uint32_t size;
-	uint32_t flags; /* OKV_OP_*, OKV_RESTORE_* */
-	uint32_t group_count;
-	uint32_t event_count;
+	uint32_t size;	      /* set by the _init call */
+	uint32_t flags;	      /* OKV_OP_*, OKV_RESTORE_*; default 0 */
+	uint32_t group_count; /* 0 to OKV_MAX_GROUPS */
+	uint32_t event_count; /* default 0 */
 	const struct okv_restore_group *groups;
-	const struct okv_layer_event *events; /* at most one per layer */
+	const struct okv_layer_event *events; /* CUDA only; at most one per layer, all different */
 	struct okv_ready ready;
-	uint64_t user_data;
-	struct okv_owner owner; /* kept until drained */
+	uint64_t user_data;	/* for the completion */
+	struct okv_owner owner; /* of the pages; retained until the operation drained */
 };
 
-/** Fill in size; everything else is 0: no groups, no events, no streams. NULL is ignored. */
+/** Set size; everything else is 0: no groups, no events, no streams. NULL is ignored. */
 OKV_EXPORT void okv_restore_options_init(struct okv_restore_options *opts);
 
 /**
- * Start copying leased blocks into pages of this binding. Zero groups or zero blocks is legal:
- * it completes and every layer becomes ready.
+ * Start to copy blocks of a lease into pages of this binding. lease must not be NULL: after a miss
+ * there is nothing to restore. With zero groups or zero blocks the operation succeeds and every
+ * layer becomes ready.
  *
- * A lookup that found nothing gave no lease: there is nothing to restore then.
- *
- * Owns     borrows opts (owners are shared until drained); returns owned, okv_op_release().
- *          On 0 a share of the lease is spent when the Manager accepts, unless KEEP; the
- *          operation's result says so if that was refused.
- * Pages    the library's until the operation drained: okv_op_wait() or okv_op_poll() saying so.
- *          A timeout or a cancel is not permission to reuse them.
- * Errors   OKV_E_INVAL (also a page named twice), OKV_E_LIMIT (above a fixed limit),
- *          OKV_E_UNSUPPORTED (streams or events on a host binding), OKV_E_BUSY (a page or event of
- *          another running operation), OKV_E_AGAIN, OKV_E_CLOSED, OKV_E_NOMEM, OKV_E_FORKED,
- *          OKV_E_SESSION, OKV_E_POISONED. Nothing was started. The operation itself may
- *          also end with OKV_E_AGAIN (too many restores of the device are running) or another
- *          refusal of the Manager: nothing was copied then, and its pages are as they were.
- * Blocks   never for copies or the Manager. A CUDA binding has streams for 4 operations at a time;
- *          the first time that more run, the call makes another one, and the driver may wait there
- *          until streams of this process that are held back go on.
+ * Owns     borrows opts; the owners are retained until the operation drained. Returns an owned
+ *          handle; release it with okv_op_release(). The Manager spends a share of the lease when
+ *          it accepts the operation, except with OKV_RESTORE_KEEP; okv_op_result.lease_spent says
+ *          whether it did.
+ * Pages    belong to the library until the operation drained, which okv_op_wait() or okv_op_poll()
+ *          reports. After a timeout or a cancel they must not be reused yet.
+ * Errors   OKV_E_INVAL (also a page that is named twice), OKV_E_LIMIT (above a fixed limit),
+ *          OKV_E_UNSUPPORTED (streams or events on a host binding), OKV_E_BUSY (another running
+ *          operation uses a page or an event), OKV_E_AGAIN, OKV_E_CLOSED, OKV_E_NOMEM,
+ *          OKV_E_FORKED, OKV_E_SESSION, OKV_E_POISONED: nothing was started.
+ *          The operation itself may end with OKV_E_AGAIN (restore_permits restores of the device
+ *          are running) or another refusal of the Manager: nothing was copied, and its pages are
+ *          unchanged.
+ * Blocks   never for copies or for the Manager. A CUDA binding has streams for 4 operations at a
+ *          time. When more run for the first time, the call creates another stream, and the driver
+ *          may block that until streams of this process that are held back continue.
  * Threads  any.
  */
 OKV_EXPORT int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
@@ -87,103 +89,118 @@ OKV_EXPORT int okv_restore_start(struct okv_binding *binding, struct okv_lease *
 				 struct okv_error *err);
 
 /**
- * parent and first_position say where in its sequence the stretch belongs, so that eviction takes
- * the tail of a prefix before its head. Neither is checked against what is stored: a wrong value
- * costs hits, never bytes.
+ * Blocks of one group, their keys, and the pages that a publish copies them from. parent and
+ * first_position give the place of the blocks in their sequence, so that the tail of a prefix is
+ * evicted before its head. The Manager does not check them against stored blocks: a wrong value
+ * costs hits, never correct bytes.
  */
 struct okv_publish_group {
-	struct okv_keys keys;	 /* consecutive blocks; none twice, which the operation refuses */
-	uint32_t first_position; /* block index of the first key in its sequence */
-	uint32_t tokens;	 /* valid tokens in these blocks: exactly count * block_tokens */
-	const void *parent;	 /* key before the first, keys.key_bytes long; NULL at position 0 */
-	const uint32_t *pages;	 /* count * pages per block, in block order; so many are read */
+	struct okv_keys keys;	 /* of consecutive blocks; a key named twice fails the operation */
+	uint32_t first_position; /* position of the first block in its sequence */
+	uint32_t tokens;    /* must be keys.count * block_tokens: only full blocks are stored */
+	const void *parent; /* key of the block before, keys.key_bytes long; NULL at position 0 */
+	/* keys.count * (pages per block) page numbers in block order, each page once. The library
+	 * reads that many: it cannot notice a shorter array. */
+	const uint32_t *pages;
 };
 
-/** What okv_publish_start() stores under which keys; borrowed during the call. */
+/** What okv_publish_start() stores, and under which keys; borrowed during the call. */
 struct okv_publish_options {
-	uint32_t size;
-	uint32_t flags; /* OKV_OP_* */
-	uint32_t group_count;
-	uint32_t reserved; /* 0 */
+	uint32_t size;	      /* set by the _init call */
+	uint32_t flags;	      /* OKV_OP_*; default 0 */
+	uint32_t group_count; /* 1 to OKV_MAX_GROUPS */
+	uint32_t reserved;    /* 0 */
 	const struct okv_publish_group *groups;
 	struct okv_ready ready;
-	/* Recorded behind the last read of the pages, or NULL. A stream may be linked to it after
-	 * okv_op_wait_enqueued() of any layer: before, it still has its last record. */
+	/* CUDA event that the library records behind the last read of the pages; NULL, the default:
+	 * none. A stream may wait for it after okv_op_wait_enqueued() of any layer. Before that,
+	 * the event still has an older record. */
 	struct CUevent_st *read_done_event;
-	uint64_t user_data;
-	struct okv_owner owner;
+	uint64_t user_data;	/* for the completion */
+	struct okv_owner owner; /* of the pages; retained until the operation drained */
 };
 
-/** Fill in size; everything else is 0: no groups, no event, no streams. NULL is ignored. */
+/** Set size; everything else is 0: no groups, no event, no streams. NULL is ignored. */
 OKV_EXPORT void okv_publish_options_init(struct okv_publish_options *opts);
 
 /**
- * Start storing pages of this binding under keys. Keys already stored or being stored by
- * someone else are skipped; when space runs out the longest head is stored.
- * Contracts as okv_restore_start(), and OKV_E_PERM from an engine that restores only; pages are
- * only read.
+ * Start to copy pages of this binding into new blocks under these keys. Keys that are stored
+ * already, or that another publish stores now, are skipped. When space runs out, the first blocks
+ * of a sequence are stored and the rest is not: okv_op_result.not_stored.
+ *
+ * Owns, Pages, Errors, Blocks and Threads are those of okv_restore_start(). In addition OKV_E_PERM:
+ * the engine was opened with OKV_ENGINE_RESTORE_ONLY. The pages are only read.
  */
 OKV_EXPORT int okv_publish_start(struct okv_binding *binding,
 				 const struct okv_publish_options *opts, struct okv_op **ret_op,
 				 struct okv_error *err);
 
-/* Nanoseconds from the start call; 0 where the stage was not reached. */
+/** Nanoseconds from the start call to the end of each stage; 0: the stage was not reached. */
 struct okv_stage_times {
-	uint64_t ready;	     /* arguments checked, fences placed */
-	uint64_t dispatched; /* request visible to the Manager */
-	uint64_t dequeued;   /* grant seen by the worker */
-	uint64_t claimed;
-	uint64_t enqueued; /* last copy submitted */
-	uint64_t drained;
+	uint64_t ready;	     /* arguments are checked, fences are queued */
+	uint64_t dispatched; /* the Manager can see the request */
+	uint64_t dequeued;   /* the worker saw the grant */
+	uint64_t claimed;    /* the worker claimed the grant */
+	uint64_t enqueued;   /* the last copy was submitted */
+	uint64_t drained;    /* the last copy ended */
 };
 
 /** How an operation ended. */
 struct okv_op_result {
 	int32_t status;		      /* final: 0 or OKV_E_* */
-	uint32_t lease_spent;	      /* restore: a share is gone */
-	uint64_t blocks;	      /* copied */
-	uint64_t bytes;		      /* payload copied */
-	uint64_t present;	      /* publish: skipped, stored already */
-	uint64_t in_progress;	      /* publish: skipped, another publisher is at it */
-	uint64_t not_stored;	      /* publish: tail for which there was no space */
-	struct okv_stage_times times; /* zero unless OKV_ENGINE_STAGE_TIMES */
-	char text[96];		      /* why, when status is not 0 */
+	uint32_t lease_spent;	      /* restore; 1: a share of the lease is spent */
+	uint64_t blocks;	      /* blocks copied */
+	uint64_t bytes;		      /* payload bytes copied */
+	uint64_t present;	      /* publish: blocks skipped, they are stored already */
+	uint64_t in_progress;	      /* publish: blocks skipped, another publish stores them */
+	uint64_t not_stored;	      /* publish: blocks for which there was no space */
+	struct okv_stage_times times; /* all 0 without OKV_ENGINE_STAGE_TIMES */
+	char text[96];		      /* the reason when status is not 0; terminated */
 };
 
 /**
- * Wait until this layer's event (of a publish: read_done_event) is recorded: only then may a
- * consumer be linked to it. layer is an index in the binding's layers; beyond them OKV_E_INVAL.
- * When the event never will be recorded: OKV_E_* of the operation, and no consumer may be linked;
- * okv_op_wait() has the reason. timeout_ms < 0 waits without limit; 0 asks.   Threads any.
+ * Wait until this layer's event (of a publish: read_done_event) is recorded. Only after that may a
+ * stream be made to wait for the event. timeout_ms < 0 waits without limit; 0 does not wait.
+ *
+ * Errors   OKV_E_INVAL: layer is no index in the binding's layers. OKV_E_TIMEOUT. Any other error:
+ *          the operation failed and the event will not be recorded, so no stream may wait for it;
+ *          okv_op_wait() gives the reason.
+ * Threads  any.
  */
 OKV_EXPORT int okv_op_wait_enqueued(struct okv_op *op, uint32_t layer, int timeout_ms);
 /**
- * Wait until this layer's bytes are in place, for callers on the CPU. On a CUDA binding this is
- * the end of the whole operation: there, consumers wait on layer events on the GPU. layer,
- * timeout_ms and failures as above: after anything but 0 the layer must not be used. A publish has
- * no such layers: OKV_E_INVAL.
+ * Wait on the CPU until this layer's bytes are in place. On a CUDA binding that is the end of the
+ * whole operation; let streams wait for layer events instead. layer and timeout_ms are those of
+ * okv_op_wait_enqueued(). Unless the call returns 0, the layer must not be used.
+ *
+ * Errors   those of okv_op_wait_enqueued(); OKV_E_INVAL also for a publish.
+ * Threads  any.
  */
 OKV_EXPORT int okv_op_wait_layer(struct okv_op *op, uint32_t layer, int timeout_ms);
 /**
- * OKV_E_RUNNING until it ended; then the final status, and ret_result (may be NULL) is written
- * whatever that is. For a look now and
- * then: a loop over it takes the CPU that the copy needs; wait, or use okv_engine_fd().
+ * OKV_E_RUNNING until the operation ended. Then the final status, and ret_result (may be NULL) is
+ * written for every status. Do not call it in a loop, which takes CPU time from the copies: use
+ * okv_op_wait() or okv_engine_fd().
+ * Threads  any.
  */
 OKV_EXPORT int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result);
 /**
- * Wait for the end. Restore: drained. Publish: visible to every lookup. Returns the final status,
- * or OKV_E_TIMEOUT with the operation unaffected. ret_result (may be NULL) is written
- * at the end, whatever the status is: its text says why it failed.
+ * Wait until the operation ended. A restore has drained then; the blocks of a publish are visible
+ * to every lookup. Returns the final status, and ret_result (may be NULL) is written for every
+ * final status. Returns OKV_E_TIMEOUT if the operation still runs, which does not change it.
+ * timeout_ms < 0 waits without limit; 0 does not wait.
+ * Threads  any.
  */
 OKV_EXPORT int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result);
 /**
- * Ask it to end early. It still ends exactly once, as cancelled or as it would have; before it was
- * granted that is for the Manager to say.
+ * Ask the operation to end early. It still ends exactly once: with OKV_E_CANCELLED, or as it would
+ * have ended without the call. Before the grant the Manager decides which.
+ * Blocks   never.   Threads any.
  */
 OKV_EXPORT int okv_op_cancel(struct okv_op *op);
 /**
- * Drop the handle, in any state; a running operation goes on to its end and its pages, events
- * and owners stay in use until then. NULL is allowed.
+ * Release the handle, in any state. A running operation continues, and uses its pages, events and
+ * owners until it ends. NULL is allowed.
  */
 OKV_EXPORT void okv_op_release(struct okv_op *op);
 
