@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] What each kind of request does. */
+/* [M] Executes requests: lookup, lease open, restore, publish. */
 #include "manager/manager_private.h"
 
 #include "base/clock.h"
@@ -76,8 +76,8 @@ static void lease_open(const struct request_ctx *a)
 		answer_lookup_reply(a, &reply);
 }
 
-/* An operation as far as request and hold say what it is. */
-static void describe(const struct request_ctx *a, struct oki_hold *hold, struct oki_mgr_op *ret_op)
+/* Fill an operation from its request and its hold. */
+static void init_op(const struct request_ctx *a, struct oki_hold *hold, struct oki_mgr_op *ret_op)
 {
 	const struct oki_mgr_request *r = a->request;
 	const struct oki_schema *schema =
@@ -94,7 +94,8 @@ static void describe(const struct request_ctx *a, struct oki_hold *hold, struct 
 	op.blocks = oki_hold_blocks(hold, &op.block_count);
 	oki_mgr_plan_size(a->s->manager, op.block_count, &op.reply.part_total, &op.plan_bytes);
 	op.reply.blocks = op.block_count;
-	/* The index took these groups, so the schema has them; registration bounded their size. */
+	/* The index accepted these groups, so the schema has them. Registration checked that their
+	 * sizes fit 32 bits. */
 	for (uint32_t g = 0; g < op.group_count; g++)
 		op.payload[g] = (uint32_t)schema->groups[r->groups[g].group].payload_bytes;
 	for (uint64_t b = 0; b < op.block_count; b++)
@@ -107,7 +108,7 @@ static bool over_session_budget(const struct oki_mgr_session *s, const struct ok
 	return op->plan_bytes > s->manager->opts.session_plan_bytes - s->plan_bytes;
 }
 
-/* Before anything is spent: the plan of this many blocks must be possible at all. */
+/* Called before a share is spent: a plan of this many blocks must be within the limit. */
 static int check_operation_budget(const struct request_ctx *a, struct okv_error *err)
 {
 	const struct okv_manager *m = a->s->manager;
@@ -130,7 +131,7 @@ static void restore_held(const struct request_ctx *a, struct oki_hold *hold,
 	bool spent = !(a->request->head.flags & OKW_REQUEST_KEEP);
 	struct oki_mgr_op op;
 
-	describe(a, hold, &op);
+	init_op(a, hold, &op);
 	op.permit = device;
 	op.reply.lease_spent = spent;
 	if (!over_session_budget(s, &op)) {
@@ -145,8 +146,9 @@ static void restore_held(const struct request_ctx *a, struct oki_hold *hold,
 }
 
 /*
- * The retire loop may be late: what this session drained already holds no permit. False: none is
- * left, or the session was found to lie and is lost.
+ * Operations of this session that drained need no permit, but the retire loop may not have reaped
+ * them yet: reap them here. False: no permit is free, or the session is lost because one of its
+ * records broke the protocol.
  */
 static bool take_permit(const struct request_ctx *a, struct oki_mgr_device *device)
 {
@@ -213,7 +215,7 @@ static void publish_held(const struct request_ctx *a, struct oki_hold *hold,
 	struct oki_mgr_session *s = a->s;
 	struct oki_mgr_op op;
 
-	describe(a, hold, &op);
+	init_op(a, hold, &op);
 	op.reply.present = counts->present;
 	op.reply.in_progress = counts->in_progress;
 	op.reply.not_stored = counts->not_stored;

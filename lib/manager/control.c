@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] The control loop: connections, their messages, hang-ups, and the way out. */
+/* [M] The control thread: connections, their messages, hang-ups, drain and stop. */
 #include "manager/manager_private.h"
 
 #include <errno.h>
@@ -35,13 +35,13 @@ void oki_mgr_conn_close(struct okv_manager *m, struct oki_mgr_conn *conn)
 	} else {
 		m->pending_conns--;
 	}
-	/* A forked child may hold the same socket open: closing ours would not end its events. */
+	/* A forked child may have the same socket open. Then close() leaves it in epoll. */
 	epoll_ctl(m->epoll, EPOLL_CTL_DEL, conn->fd, NULL);
 	oki_fd_close(&conn->fd);
 }
 
-/* Free what was closed; not earlier, since events of this batch may still point to it. */
-static void sweep(struct okv_manager *m)
+/* Free closed connections. Only after a batch of events, whose later ones may point to them. */
+static void free_closed_conns(struct okv_manager *m)
 {
 	struct oki_mgr_conn **link = &m->conns;
 
@@ -56,8 +56,8 @@ static void sweep(struct okv_manager *m)
 	}
 }
 
-/* New ones are at the head of the list, so the last stranger is the oldest. */
-static void drop_oldest_stranger(struct okv_manager *m)
+/* New connections are at the head of the list, so the last pending one is the oldest. */
+static void close_oldest_pending(struct okv_manager *m)
 {
 	struct oki_mgr_conn *oldest = NULL;
 
@@ -78,7 +78,7 @@ static bool may_connect(const struct okv_manager *m, uid_t uid)
 	return false;
 }
 
-/* Takes fd. */
+/* Owns fd from now on. */
 static void add_conn(struct okv_manager *m, int fd)
 {
 	struct oki_mgr_conn *conn = calloc(1, sizeof(*conn));
@@ -93,7 +93,7 @@ static void add_conn(struct okv_manager *m, int fd)
 		goto free_conn;
 	conn->allowed = may_connect(m, conn->peer.uid);
 	if (m->pending_conns >= OKI_MGR_PENDING_CONNS)
-		drop_oldest_stranger(m);
+		close_oldest_pending(m);
 	m->pending_conns++;
 	conn->next = m->conns;
 	m->conns = conn;
@@ -106,38 +106,40 @@ close_fd:
 	close(fd);
 }
 
-static void listen_for(struct okv_manager *m, uint32_t events)
+static void watch_listener(struct okv_manager *m, uint32_t events)
 {
 	struct epoll_event ev = {.events = events, .data.ptr = &m->listener};
 	epoll_ctl(m->epoll, EPOLL_CTL_MOD, m->listener, &ev);
 }
 
-/* Not even one to turn away: whoever waits stays in the queue. Said once until one is accepted. */
-static void stop_listening(struct okv_manager *m, int os)
+/* Not one descriptor is left to refuse a connection with: connections wait in the socket's queue.
+ * Logged once until one is accepted. */
+static void pause_accept(struct okv_manager *m, int os)
 {
 	if (!m->accept_paused)
 		oki_log(&m->log, OKV_LOG_ERROR, "cannot accept connections: %s",
 			strerrordesc_np(os));
 	m->accept_paused = true;
 	m->accept_paused_until_ns = oki_now_ns() + ACCEPT_PAUSE_NS;
-	listen_for(m, 0);
+	watch_listener(m, 0);
 }
 
-/* ret_next: when to come again, if that is sooner. */
-static void listen_again(struct okv_manager *m, uint64_t *ret_next)
+/* Lowers *ret_next to the end of the pause if that comes first. */
+static void resume_accept(struct okv_manager *m, uint64_t *ret_next)
 {
 	if (!m->accept_paused_until_ns)
 		return;
 	if (oki_now_ns() >= m->accept_paused_until_ns) {
 		m->accept_paused_until_ns = 0;
-		listen_for(m, EPOLLIN);
+		watch_listener(m, EPOLLIN);
 	} else if (m->accept_paused_until_ns < *ret_next) {
 		*ret_next = m->accept_paused_until_ns;
 	}
 }
 
-/* Without a descriptor to accept with, the queue would keep the listener readable for ever. */
-static void turn_away(struct okv_manager *m)
+/* Accept with the spare descriptor and close: a connection that stays in the queue would keep the
+ * listener readable, and this thread busy. */
+static void refuse_connection(struct okv_manager *m)
 {
 	oki_fd_close(&m->spare);
 	int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC);
@@ -148,7 +150,7 @@ static void turn_away(struct okv_manager *m)
 	if (fd >= 0)
 		oki_log(&m->log, OKV_LOG_ERROR, "out of descriptors: turned a connection away");
 	else if (os != EAGAIN)
-		stop_listening(m, os);
+		pause_accept(m, os);
 }
 
 static void accept_some(struct okv_manager *m)
@@ -161,7 +163,7 @@ static void accept_some(struct okv_manager *m)
 			continue;
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-			turn_away(m);
+			refuse_connection(m);
 		return;
 	}
 }
@@ -180,7 +182,7 @@ static void take_attached(struct okv_manager *m)
 		add_conn(m, fds[k]);
 }
 
-/* One message per event: peers take turns. */
+/* One message per event, so that no peer keeps the others waiting. */
 static void conn_event(struct okv_manager *m, struct oki_mgr_conn *conn)
 {
 	struct oki_message message;
@@ -206,7 +208,7 @@ static void conn_event(struct okv_manager *m, struct oki_mgr_conn *conn)
 	oki_message_fini(&message);
 }
 
-/* Drop connections that said no hello in time; *ret_next: when the next one's is. */
+/* Close connections that sent no hello in time; *ret_next: the next such deadline. */
 static void expire_pending_conns(struct okv_manager *m, uint64_t *ret_next)
 {
 	uint64_t now, next = UINT64_MAX;
@@ -234,8 +236,8 @@ static void begin_drain(struct okv_manager *m)
 	struct oki_mgr_session *list[OKW_MAX_SESSIONS];
 
 	atomic_store(&m->draining, true);
-	/* Whoever was request_ctx a record when the flag went up has finished once its session's
-	 * lock was free: from then on open_ops only falls. */
+	/* A thread that answers a record has its session's lock. One that read the old flag is done
+	 * when we have had that lock, so from then on open_ops only falls. */
 	uint32_t n = oki_mgr_sessions_list(m, list, NULL);
 	for (uint32_t k = 0; k < n; k++) {
 		pthread_mutex_lock(&list[k]->lock);
@@ -272,7 +274,7 @@ static void wait_and_handle(struct okv_manager *m, uint64_t deadline_ns)
 			conn_event(m, what);
 	}
 	take_attached(m);
-	sweep(m);
+	free_closed_conns(m);
 }
 
 static int stopped_again(struct okv_manager *m, struct okv_error *err)
@@ -297,7 +299,7 @@ static int serve(struct okv_manager *m, struct okv_error *err)
 		if (stops && !atomic_load(&m->open_ops))
 			return 0;
 		expire_pending_conns(m, &deadline);
-		listen_again(m, &deadline);
+		resume_accept(m, &deadline);
 		wait_and_handle(m, deadline);
 	}
 }
@@ -320,14 +322,15 @@ static void end_threads(struct okv_manager *m)
 	oki_mgr_loop_join(&m->retire);
 }
 
-/* Threads are gone. Sessions whose copies may still run stay in the table for destroy. */
+/* The other threads have ended. Sessions whose copies may still run stay in the table until
+ * okv_manager_destroy(). */
 static void end_sessions(struct okv_manager *m)
 {
 	struct oki_mgr_session *list[OKW_MAX_SESSIONS];
 
 	for (struct oki_mgr_conn *conn = m->conns; conn; conn = conn->next)
 		oki_mgr_conn_close(m, conn);
-	sweep(m);
+	free_closed_conns(m);
 	uint32_t n = oki_mgr_sessions_list(m, list, NULL);
 	for (uint32_t k = 0; k < n; k++) {
 		struct oki_mgr_session *s = list[k];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Dispatchers: take submitted records of their sessions in turn, copy, prove, answer. */
+/* [M] Dispatchers: copy, check and answer submitted records, session by session. */
 #include "manager/manager_private.h"
 
 #include <string.h>
@@ -8,10 +8,10 @@
 #include "base/clock.h"
 #include "grant/state.h"
 
-/* What the engine wrote beside the tag, read once. */
+/* The fields that the engine wrote into a record; each is read once, since it may change them. */
 struct ask {
-	uint64_t submitted; /* tag */
-	uint64_t tag;	    /* after our move */
+	uint64_t submitted; /* the tag in Submitted */
+	uint64_t tag;	    /* the tag after the move to Preparing */
 	uint32_t kind;
 	uint32_t offset;
 	uint32_t bytes;
@@ -47,7 +47,7 @@ static const char *check_extent(const struct ask *ask)
 	return NULL;
 }
 
-/* Is this request of this record, session and moment, and about what the session opened? */
+/* Does this request belong to this record's operation, and name what the session opened? */
 static const char *check_request(struct oki_mgr_session *s, const struct ask *ask,
 				 const struct okw_request *head)
 {
@@ -86,7 +86,7 @@ static void take_request(struct oki_mgr_session *s, uint32_t i, uint64_t tag, ui
 		return;
 	}
 	memcpy(scratch, s->channel.requests + ask.offset, ask.bytes);
-	/* Whoever optimizes: from here on only the copy is read. */
+	/* Keeps the compiler from reading the shared memory again instead of the copy. */
 	__asm__ volatile("" ::: "memory");
 	if (oki_mgr_request_decode(scratch, ask.bytes, &request, &err)) {
 		oki_mgr_session_fail(s, "record %u: %s", i, err.text);
@@ -118,14 +118,15 @@ static bool next_record(struct oki_mgr_session *s, uint32_t *ret_index)
 
 	for (uint32_t k = 0; k <= OKW_DIRTY_WORDS; k++) {
 		uint32_t w = (first + k) % OKW_DIRTY_WORDS;
-		/* G1: relaxed, a first look; what an old zero skips is found before sleeping. */
+		/* G1: relaxed is enough. If it reads an old zero, the check before sleep finds the
+		 * bit. */
 		uint64_t bits = atomic_load_explicit(&bell->dirty[w], memory_order_relaxed);
 		if (k == 0)
 			bits &= bit == 63 ? 0 : ~0ull << (bit + 1);
 		if (!bits)
 			continue;
 		uint32_t i = w * 64 + (uint32_t)__builtin_ctzll(bits);
-		/* G1: the bit goes before the record is read; a later ring sets it again. */
+		/* G1: clear the bit before the record is read; a later ring sets it again. */
 		atomic_fetch_and(&bell->dirty[w], ~(1ull << (i % 64)));
 		s->cursor = i;
 		*ret_index = i;
@@ -150,7 +151,7 @@ uint32_t oki_mgr_serve(struct oki_mgr_session *s, uint8_t *scratch, uint32_t max
 	return n;
 }
 
-/* A cheap look without the lock, and relaxed: oki_mgr_loop_sleep() looks again (G1). */
+/* Without the lock, and relaxed: oki_mgr_loop_sleep() checks again (G1). */
 static bool announced(struct oki_mgr_session *s)
 {
 	struct okw_doorbell *bell = &s->channel.control->submit;
@@ -185,7 +186,7 @@ void *oki_mgr_dispatch_thread(void *arg)
 		oki_mgr_loop_refresh(loop);
 		if (serve_all(loop)) {
 			last = oki_now_ns();
-			/* A thread that never sleeps still lets readers' memory be freed. */
+			/* A busy thread never sleeps: tell RCU that it holds no references. */
 			oki_index_thread_offline();
 			oki_index_thread_online();
 			continue;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] The listening socket: one Manager per path, stale sockets replaced, others' left alone. */
+/* [M] The listening socket: one Manager per path; only a socket that nobody answers is replaced. */
 #include "manager/manager_private.h"
 
 #include <errno.h>
@@ -29,8 +29,8 @@ static int fail_os(struct okv_error *err, int os, const char *what, const char *
 	return oki_fail_os(err, OKV_E_CONNECT, OKV_STAGE_CONNECT, os, "%s %s", what, path);
 }
 
-/* In a directory of ours nobody else could have put a name, or can take one away. */
-static int make_below_ours(const char *dir_name, const char *part, const struct stat *above,
+/* Only in a directory that this user owns: no other user can add or remove names there. */
+static int make_in_own_dir(const char *dir_name, const char *part, const struct stat *above,
 			   struct okv_error *err)
 {
 	if (above->st_uid != geteuid())
@@ -43,7 +43,7 @@ static int make_below_ours(const char *dir_name, const char *part, const struct 
 	return 0;
 }
 
-/* The directory itself and every one above it that is missing. */
+/* Create the directory and every missing directory above it. */
 static int make_all(const char *dir_name, struct okv_error *err)
 {
 	OKI_FREE char *part = strdup(dir_name);
@@ -58,7 +58,7 @@ static int make_all(const char *dir_name, struct okv_error *err)
 		if (slash)
 			*slash = '\0';
 		if (stat(part, &st)) {
-			int rc = errno == ENOENT ? make_below_ours(dir_name, part, &above, err)
+			int rc = errno == ENOENT ? make_in_own_dir(dir_name, part, &above, err)
 						 : fail_os(err, errno, "cannot look at", part);
 			if (rc)
 				return rc;
@@ -72,7 +72,7 @@ static int make_all(const char *dir_name, struct okv_error *err)
 	return 0;
 }
 
-/* Its parent may be anybody's (/tmp, /run): who owns what comes of it is looked at afterwards. */
+/* The parent may belong to any user (/tmp, /run): the caller checks who owns the result. */
 static int make_directory(const char *dir_name, struct okv_error *err)
 {
 	if (!mkdir(dir_name, 0700) || errno == EEXIST)
@@ -81,7 +81,7 @@ static int make_directory(const char *dir_name, struct okv_error *err)
 			       : fail_os(err, errno, "cannot create", dir_name);
 }
 
-/* Open the directory of path, creating what is missing of it. *ret_name: owned. */
+/* Open the directory of path; create it if it is missing. *ret_name: owned. */
 static int open_directory(const char *path, int *ret_dir, char **ret_name, struct okv_error *err)
 {
 	OKI_FREE char *for_dir = strdup(path);
@@ -97,7 +97,7 @@ static int open_directory(const char *path, int *ret_dir, char **ret_name, struc
 	OKI_FD dir = open(dir_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir < 0 || fstat(dir, &st))
 		return fail_os(err, errno, "cannot open", dir_name);
-	/* Whoever owns the directory can replace what is in it. */
+	/* The owner of the directory can replace the socket in it. */
 	if (geteuid() != 0 && st.st_uid != geteuid() && st.st_uid != 0)
 		return oki_fail(err, OKV_E_PERM, OKV_STAGE_CONNECT, "%s belongs to uid %u",
 				dir_name, (unsigned)st.st_uid);
@@ -109,7 +109,7 @@ static int open_directory(const char *path, int *ret_dir, char **ret_name, struc
 	return 0;
 }
 
-/* Managers that start and end at the same path take turns. The lock leaves no file behind. */
+/* Serialises Managers that start or end at one path. A lock on the directory needs no file. */
 static int lock_directory(int dir, const char *path, struct okv_error *err)
 {
 	for (int i = 0; i < LOCK_TRIES; i++) {
@@ -123,7 +123,7 @@ static int lock_directory(int dir, const char *path, struct okv_error *err)
 			"the directory of %s is locked by another process", path);
 }
 
-/* A short name for a file in dir, whatever its real path: socket addresses are short. */
+/* The address of a socket in dir. It goes through /proc, since an address has only 108 bytes. */
 static int address(int dir, const char *name, struct sockaddr_un *ret_addr, struct okv_error *err)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -136,7 +136,7 @@ static int address(int dir, const char *name, struct sockaddr_un *ret_addr, stru
 	return 0;
 }
 
-/* Is the path free to take? 0 when nothing is there, or a socket that nobody answers. */
+/* 0: nothing exists at the path, or a socket that nobody answers. */
 static int check_free(int dir, const char *name, const char *path, struct okv_error *err)
 {
 	struct sockaddr_un addr;
@@ -159,8 +159,8 @@ static int check_free(int dir, const char *name, const char *path, struct okv_er
 }
 
 /*
- * A socket bound under a second name. The name is fixed, so that the next start clears what a kill
- * leaves.
+ * Bind a socket under a second name. The name is fixed, so that the next start removes what a
+ * killed process left.
  */
 static int bind_fresh(int dir, const char *name, const char *path, char **ret_fresh, int *ret_sock,
 		      struct okv_error *err)
@@ -179,7 +179,7 @@ static int bind_fresh(int dir, const char *name, const char *path, char **ret_fr
 	if (sock < 0)
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "socket");
 	unlinkat(dir, fresh, 0);
-	/* The file takes its mode from the socket: it is never there with a wider one. */
+	/* bind() gives the file the mode of the socket: it never exists with a wider mode. */
 	if (fchmod(sock, 0600) || bind(sock, (struct sockaddr *)&addr, sizeof(addr)))
 		return fail_os(err, errno, "cannot bind", path);
 	*ret_sock = oki_fd_take(&sock);
@@ -188,7 +188,7 @@ static int bind_fresh(int dir, const char *name, const char *path, char **ret_fr
 	return 0;
 }
 
-/* Listen, then rename over the real name: a client finds the old socket or a listening one. */
+/* Listen, then rename: at the real name a client finds the old socket or a listening one. */
 static int bind_and_rename(struct okv_manager *m, int dir, const char *name, const char *path,
 			   struct okv_error *err)
 {
@@ -224,7 +224,7 @@ void oki_mgr_unlisten(struct okv_manager *m)
 {
 	if (m->listen_dir < 0)
 		return;
-	/* Without the lock a successor could come between the look and the removal. */
+	/* Without the lock another Manager could bind between the check and the removal. */
 	if (!lock_directory(m->listen_dir, m->listen_name, NULL))
 		remove_ours(m);
 	oki_fd_close(&m->listen_dir);
@@ -233,7 +233,7 @@ void oki_mgr_unlisten(struct okv_manager *m)
 	m->listen_name = NULL;
 }
 
-/* The path to listen at; clients connect by it, so it must fit their address. */
+/* The path to listen at; it must fit the address that clients connect to. */
 static int take_path(const char *socket_path, char *path, size_t size, struct okv_error *err)
 {
 	size_t bytes;
@@ -253,9 +253,9 @@ static int take_path(const char *socket_path, char *path, size_t size, struct ok
 	return 0;
 }
 
-/* The directory of the path, locked, with a name in it that is free to take; both owned. */
-static int open_place(const char *socket_path, char path[SOCKET_PATH_BYTES], int *ret_dir,
-		      char **ret_name, struct okv_error *err)
+/* Lock the directory of the path and check that the name in it is free. Both are owned. */
+static int lock_socket_path(const char *socket_path, char path[SOCKET_PATH_BYTES], int *ret_dir,
+			    char **ret_name, struct okv_error *err)
 {
 	OKI_FREE char *name = NULL;
 	OKI_FD dir = -1;
@@ -281,7 +281,7 @@ int okv_manager_check_socket(const char *socket_path, struct okv_error *err)
 	char path[SOCKET_PATH_BYTES];
 	OKI_FD dir = -1, sock = -1;
 
-	int rc = open_place(socket_path, path, &dir, &name, err);
+	int rc = lock_socket_path(socket_path, path, &dir, &name, err);
 	if (!rc)
 		rc = bind_fresh(dir, name, path, &fresh, &sock, err);
 	if (!rc)
@@ -299,7 +299,7 @@ int okv_manager_listen(struct okv_manager *m, const char *socket_path, struct ok
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "no Manager");
 	if (m->listen_dir >= 0)
 		return oki_fail(err, OKV_E_BUSY, OKV_STAGE_CONNECT, "this Manager listens already");
-	int rc = open_place(socket_path, path, &dir, &name, err);
+	int rc = lock_socket_path(socket_path, path, &dir, &name, err);
 	if (rc)
 		return rc;
 	rc = bind_and_rename(m, dir, name, path, err);

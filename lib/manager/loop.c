@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] A thread that watches sessions: follows the table, sleeps on all their bells at once. */
+/* [M] A thread that watches sessions: copies the table, sleeps on all their doorbells at once. */
 #include "manager/manager_private.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ int oki_mgr_loop_init(struct oki_mgr_loop *loop, struct okv_manager *m, bool ret
 
 static void forget(struct oki_mgr_loop *loop, struct oki_mgr_session *s)
 {
-	/* In embedded mode the engine holds the same eventfd open: closing ours removes nothing. */
+	/* In embedded mode the engine has the same eventfd open, so close() leaves it in epoll. */
 	epoll_ctl(loop->epoll, EPOLL_CTL_DEL, s->channel.manager_doorbell, NULL);
 	oki_mgr_session_put(s);
 }
@@ -111,7 +111,7 @@ void oki_mgr_loop_refresh(struct oki_mgr_loop *loop)
 				next[k]->slot, strerror(errno));
 			loop->unwatched = true;
 		}
-	/* A lost peer must not wake anyone any more: what is left of it is re-read at intervals. */
+	/* A lost peer must not wake threads any more. Its records are re-read at intervals. */
 	for (uint32_t k = 0; k < count; k++)
 		if (atomic_load(&next[k]->lost))
 			epoll_ctl(loop->epoll, EPOLL_CTL_DEL, next[k]->channel.manager_doorbell,
@@ -140,8 +140,8 @@ bool oki_mgr_released(struct oki_mgr_session *s)
 	return false;
 }
 
-/* Declare sleep to every session; false when one of them has work. */
-static bool declare(struct oki_mgr_loop *loop)
+/* Set the sleep flag of every session's doorbell; false when one of them has work. */
+static bool declare_sleep(struct oki_mgr_loop *loop)
 {
 	for (uint32_t k = 0; k < loop->count; k++) {
 		struct oki_mgr_session *s = loop->sessions[k];
@@ -149,15 +149,16 @@ static bool declare(struct oki_mgr_loop *loop)
 			continue;
 		if (!oki_doorbell_sleep(doorbell_of(loop, s)))
 			return false;
-		/* G1, G6: releases ride beside the bell's own bits and get the same second look. */
+		/* G1, G6: lease_release bits are beside the doorbell's dirty bits, and are checked
+		 * again after the flag as these are. */
 		if (loop->retires && oki_mgr_released(s))
 			return false;
 	}
 	return true;
 }
 
-/* The limit that a session found reached may be another process's, and over any time. */
-static void watch_again(struct oki_mgr_loop *loop)
+/* The limit that kept a doorbell out of epoll may depend on other processes, so try again. */
+static void retry_watch(struct oki_mgr_loop *loop)
 {
 	if (!loop->unwatched)
 		return;
@@ -195,8 +196,8 @@ bool oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns)
 	struct okv_manager *m = loop->manager;
 	bool called = true;
 
-	watch_again(loop);
-	if (declare(loop) && may_sleep(loop)) {
+	retry_watch(loop);
+	if (declare_sleep(loop) && may_sleep(loop)) {
 		struct epoll_event events[8];
 		int timeout = timeout_ms(deadline_ns);
 

@@ -20,8 +20,8 @@
 #include "grant/state.h"
 
 /*
- * Of one session: what both sides see, the private half of its records, and 256 KiB for its leases
- * and for what the kernel keeps of it. 160 KiB of these were measured for one at rest.
+ * Memory of one session: the shared memory, the private half of its records, and 256 KiB for its
+ * leases and for kernel objects. An idle session uses 160 KiB of the 256 (measured).
  */
 #define SESSION_BYTES (OKW_SESSION_BYTES + sizeof(struct oki_mgr_session) + (256u << 10))
 #define PART_MIN_BYTES (sizeof(struct okw_plan_head) + sizeof(struct okw_plan_entry))
@@ -46,7 +46,7 @@ void okv_manager_options_init(struct okv_manager_options *opts)
 	};
 }
 
-/* One number of the options and what it may be. */
+/* One numeric option and its range. */
 struct bound {
 	const char *name;
 	uint64_t value;

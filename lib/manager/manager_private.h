@@ -2,12 +2,14 @@
 /*
  * [M] What the Manager's files share.
  *
- * Threads: the control thread (the caller of okv_manager_run()) owns sockets; dispatchers answer
- * records of their sessions; one retire loop ends operations. All three may hold a session's lock.
+ * Threads: the control thread (the caller of okv_manager_run()) owns the sockets. Dispatchers
+ * answer the records of their sessions. One retire loop ends operations. All of them may take a
+ * session's lock.
  *
- * Locks, in order: session->lock, then any one of {index (inside), permits.lock, manager->lock}.
- * manager->lock and permits.lock are leaves. Nobody sleeps with a lock held. A session is reached
- * through a counted reference: the table, each loop's list and the connection hold one each.
+ * Locks, in order: session->lock, then one of {the index's mutex, permits.lock, manager->lock}.
+ * No lock is taken under manager->lock or permits.lock. No thread sleeps while it holds a lock. A
+ * session is reached through a counted reference: the table, each loop's list and the connection
+ * hold one each.
  */
 #ifndef OKI_MANAGER_PRIVATE_H
 #define OKI_MANAGER_PRIVATE_H
@@ -29,9 +31,9 @@
 
 #define OKI_MGR_DISPATCHERS 16u	       /* at most */
 #define OKI_MGR_BINDINGS 256u	       /* of one session at a time */
-#define OKI_MGR_PENDING_CONNS 128u     /* connections that have not said hello */
-#define OKI_MGR_HELLO_NS 5000000000ull /* how long one may stay silent */
-#define OKI_MGR_REREAD_NS 100000000ull /* tables are re-read this often while in use */
+#define OKI_MGR_PENDING_CONNS 128u     /* connections that have not sent hello */
+#define OKI_MGR_HELLO_NS 5000000000ull /* a connection without hello is closed after this */
+#define OKI_MGR_REREAD_NS 100000000ull /* all records are read this often while one is in use */
 #define OKI_MGR_TURN 8u		       /* records served before the next session's turn */
 #define OKI_MGR_NONE UINT32_MAX	       /* no record */
 #define OKI_MGR_REQUEST_MAX                                              \
@@ -49,10 +51,11 @@ struct oki_mgr_request {
 	uint64_t blocks;			/* sum of the groups' counts */
 };
 
-/* Prove a private copy of a request whole. Reads nothing else. OKV_E_PROTOCOL says what is off. */
+/* Check every size and count of a request. bytes must be a private copy, which the engine cannot
+ * change. OKV_E_PROTOCOL: err says what is invalid. */
 int oki_mgr_request_decode(const uint8_t *bytes, uint32_t size, struct oki_mgr_request *ret_request,
 			   struct okv_error *err);
-/* Bytes of the reply this kind gets; 0 for no known kind. */
+/* Bytes of the reply to a request of this kind; 0: unknown kind. */
 uint32_t oki_mgr_reply_bytes(uint32_t kind);
 
 /* ---- restore permits, counted per device (permits.c) ---- */
@@ -67,43 +70,43 @@ struct oki_mgr_permits {
 
 void oki_mgr_permits_init(struct oki_mgr_permits *permits, uint32_t limit);
 void oki_mgr_permits_fini(struct oki_mgr_permits *permits);
-/* The device with this id, counted; NULL without memory. */
+/* Find or create the device with this id and take a reference; NULL: no memory. */
 struct oki_mgr_device *oki_mgr_device_get(struct oki_mgr_permits *permits, const uint8_t id[16]);
 void oki_mgr_device_put(struct oki_mgr_permits *permits, struct oki_mgr_device *device);
-/* One more running restore, with its own reference to the device. False: all are in use. */
+/* Count one more running restore and take a reference to the device. False: limit reached. */
 bool oki_mgr_permit_take(struct oki_mgr_permits *permits, struct oki_mgr_device *device);
 void oki_mgr_permit_give(struct oki_mgr_permits *permits, struct oki_mgr_device *device);
 
 /* ---- sessions ---- */
 
-/* Where the Manager stands with one record; the shared tag is checked against it. */
+/* The Manager's private state of a record. What the engine did to the tag is checked against it. */
 enum oki_mgr_phase {
 	OKI_MGR_IDLE = 0,    /* owns nothing */
-	OKI_MGR_WAITING,     /* Preparing: owns its sources, waits for space in the bank */
+	OKI_MGR_WAITING,     /* Preparing: has its hold, waits for space in the plan bank */
 	OKI_MGR_GRANTED,     /* Granted, Active or Drained: owns what the plan names */
 	OKI_MGR_QUARANTINED, /* its end will never be known */
 };
 
-/* The private half of a record: the owner of everything a grant holds. */
+/* The private half of a record: the owner of everything that a grant holds. */
 struct oki_mgr_op {
 	uint32_t phase; /* enum oki_mgr_phase */
 	uint32_t kind;
-	uint64_t tag; /* as the Manager moved it last */
+	uint64_t tag; /* after the Manager's last move */
 	struct oki_hold *hold;
 	const struct oki_hold_block *blocks; /* of the hold */
 	uint64_t block_count;
-	struct oki_mgr_device *permit; /* a restore permit, or NULL */
+	struct oki_mgr_device *permit; /* the device of its restore permit, or NULL */
 	uint64_t plan_bytes;	       /* counted in the session */
-	uint64_t deadline_ns;	       /* a grant nobody claims ends then */
+	uint64_t deadline_ns;	       /* an unclaimed grant is revoked then */
 	uint32_t reply_offset;	       /* in the request area, checked */
-	uint32_t offered;
-	uint32_t consumed;
+	uint32_t offered;	       /* parts */
+	uint32_t consumed;	       /* parts */
 	uint32_t group_count;
 	uint32_t payload[OKW_MAX_GROUPS]; /* bytes of one block, by request group */
-	uint32_t ends[OKW_MAX_GROUPS];	  /* one past the group's last block; 0: it has none */
+	uint32_t ends[OKW_MAX_GROUPS];	  /* index after the group's last block; 0: no blocks */
 	bool closed;			  /* no more parts will be offered */
-	uint32_t slot_count; /* extents of the bank: part k uses number k % slot_count */
-	uint32_t slots[2];
+	uint32_t slot_count;		  /* extents of the bank; part k uses k % slot_count */
+	uint32_t slots[2];		  /* offsets of these extents in the bank */
 	uint32_t next_waiting;
 	struct okw_transfer_reply reply; /* the private copy of what the engine sees */
 };
@@ -112,8 +115,8 @@ struct oki_mgr_binding {
 	uint32_t id; /* 0: free */
 	uint32_t namespace_id;
 	uint32_t rank_slot;
-	int32_t node;	     /* where its publishes are placed, -1: anywhere */
-	uint32_t generation; /* of this place; ids are never used twice */
+	int32_t node;	     /* NUMA node for its published blocks, -1: any */
+	uint32_t generation; /* part of the id, so that no id is used twice */
 	struct oki_mgr_device *device;
 };
 
@@ -132,19 +135,19 @@ struct oki_mgr_session {
 
 	pthread_mutex_t lock;	      /* everything below */
 	int sock;		      /* borrowed from the connection; -1 once closed */
-	bool gone;		      /* out of the table */
-	bool failed;		      /* its peer broke the protocol: to be swept */
-	char failure[OKW_TEXT_BYTES]; /* how */
+	bool gone;		      /* no longer in the table */
+	bool failed;		      /* its peer broke the protocol; the sweep ends it */
+	char failure[OKW_TEXT_BYTES]; /* what the peer did */
 	uint32_t open;		      /* operations waiting or granted */
-	uint32_t quarantined;
-	uint64_t plan_bytes;
-	uint32_t waiting_first; /* records in the order they wait for the bank */
+	uint32_t quarantined;	      /* operations */
+	uint64_t plan_bytes;	      /* of the open operations */
+	uint32_t waiting_first;	      /* list of records that wait for the plan bank, in order */
 	uint32_t waiting_last;
-	uint32_t cursor;      /* record served last */
-	uint64_t *namespaces; /* bit per namespace id opened here */
+	uint32_t cursor;      /* the record served last */
+	uint64_t *namespaces; /* one bit per namespace id opened here */
 	uint32_t namespace_words;
 	struct oki_mgr_binding bindings[OKI_MGR_BINDINGS];
-	struct oki_area bank; /* the plan bank: who has which bytes */
+	struct oki_area bank; /* extents of the plan bank */
 	struct oki_mgr_op ops[OKW_RECORDS];
 };
 
@@ -154,12 +157,12 @@ struct oki_mgr_loop {
 	struct okv_manager *manager;
 	pthread_t thread;
 	bool started;
-	bool retires; /* the retire loop; else dispatcher number index */
+	bool retires; /* true: the retire loop; false: dispatcher `index` */
 	uint32_t index;
 	int epoll;
 	int wake;
-	bool unwatched;	  /* some session's bell is not in epoll: there was no room */
-	uint64_t version; /* of the session table, as listed below */
+	bool unwatched;	  /* a session's doorbell is not in epoll, which had reached a limit */
+	uint64_t version; /* of the session table that `sessions` was copied from */
 	uint32_t count;
 	struct oki_mgr_session *sessions[OKW_MAX_SESSIONS];
 	uint8_t *scratch; /* OKI_MGR_REQUEST_MAX: private copies of requests */
@@ -170,11 +173,11 @@ struct oki_mgr_loop {
 struct oki_mgr_conn {
 	struct oki_mgr_conn *next;
 	struct oki_mgr_session *session; /* counted; NULL before hello */
-	uint64_t deadline_ns;		 /* for the hello */
+	uint64_t deadline_ns;		 /* closed then without a hello */
 	struct oki_peer peer;
 	int fd;
 	bool allowed;
-	bool dead; /* freed after the batch of events */
+	bool dead; /* closed; freed after the current batch of events */
 };
 
 struct oki_mgr_counters {
@@ -201,7 +204,7 @@ struct okv_manager {
 
 	int epoll; /* of the control thread */
 	int wake;
-	int spare; /* given up to refuse a connection when descriptors run out */
+	int spare; /* closed to accept and refuse a connection when descriptors run out */
 	_Atomic uint32_t stops;
 	_Atomic bool draining;
 	_Atomic bool quit;
@@ -210,15 +213,15 @@ struct okv_manager {
 	uint32_t pending_conns;
 
 	int listener;
-	bool accept_paused;		 /* since it could not accept */
-	uint64_t accept_paused_until_ns; /* not asked for connections until then; 0: it is */
+	bool accept_paused;		 /* the last accept failed */
+	uint64_t accept_paused_until_ns; /* the listener is out of epoll until then; 0: in epoll */
 	int listen_dir;			 /* the socket's directory, -1: not listening */
-	char *listen_name;		 /* its name in there */
+	char *listen_name;		 /* the socket's name in that directory */
 	uint64_t listen_device;
 	uint64_t listen_inode;
 
-	/* The retire loop sleeps without re-reading tables; retire_wanted says that it no longer
-	 * may. */
+	/* resting: the retire loop sleeps and will not re-read records on its own. retire_wanted:
+	 * it must re-read them. */
 	_Atomic bool resting;
 	_Atomic bool retire_wanted;
 	struct oki_mgr_loop retire;
@@ -236,20 +239,20 @@ struct okv_manager {
 
 /* wake.c */
 void oki_mgr_wake(int eventfd);
-/* Wake every loop: the table changed, or the end has come. */
+/* Wake every loop: the table changed, or the Manager ends. */
 void oki_mgr_loops_wake(struct okv_manager *m);
-/* Tell the retire loop that there is something to re-read. */
+/* Make the retire loop re-read the records, and wake it if it is resting. */
 void oki_mgr_wake_retire(struct okv_manager *m);
-/* [locked] Tell the engine that a record changed. moved: its tag did. */
+/* [locked] Tell the engine that a record changed. moved: its tag changed. */
 void oki_mgr_announce(struct oki_mgr_session *s, uint32_t i, bool moved);
 
 /* session_state.c */
 bool oki_mgr_session_has_namespace(const struct oki_mgr_session *s, uint32_t namespace_id);
 struct oki_mgr_binding *oki_mgr_session_binding(struct oki_mgr_session *s, uint32_t binding_id);
-/* Did the process end? False while unknown. */
+/* Has the engine's process ended? False also if that cannot be known. */
 bool oki_mgr_session_dead(const struct oki_mgr_session *s);
-/* [locked] The peer broke the protocol: the session is lost from here on, and ended by the sweep.
- */
+/* [locked] The peer broke the protocol: the session is lost from now on. The caller's sweep ends
+ * its operations. */
 void oki_mgr_session_fail(struct oki_mgr_session *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
@@ -260,20 +263,21 @@ void oki_mgr_status_fill(struct okv_manager *m, struct okv_manager_status *ret_s
 int oki_mgr_session_create(struct okv_manager *m, const struct oki_mgr_conn *conn,
 			   const struct okw_hello *hello, struct oki_mgr_session **ret_session,
 			   struct okv_error *err);
-/* Let the loops see it. */
+/* Put it in the table, where the loops find it. */
 void oki_mgr_session_enter(struct oki_mgr_session *s);
 struct oki_mgr_session *oki_mgr_session_get(struct oki_mgr_session *s);
 void oki_mgr_session_put(struct oki_mgr_session *s);
-/* Counted references to all in the table. */
+/* References to all sessions in the table; the caller puts each. */
 uint32_t oki_mgr_sessions_list(struct okv_manager *m,
 			       struct oki_mgr_session *ret_list[OKW_MAX_SESSIONS],
 			       uint64_t *ret_version);
-/* The peer is gone or dropped: end everything that can be ended. why may be NULL (not logged). */
+/* The peer hung up or is dropped: end every operation that can be ended. why NULL: no log line. */
 void oki_mgr_session_disconnect(struct oki_mgr_session *s, const char *why);
-/* [locked] End everything of a session that failed since the lock was taken: before it is given
- * back, whoever advances records. */
+/* [locked] End the operations of a session that failed since the lock was taken. Whoever advances
+ * records calls it before the unlock. */
 void oki_mgr_session_sweep(struct oki_mgr_session *s);
-/* [locked] Leave the table once lost and nothing is unresolved. */
+/* [locked] Take a lost session out of the table if none of its operations is open or
+ * quarantined. */
 void oki_mgr_session_leave_table(struct oki_mgr_session *s);
 
 static inline struct okw_record *oki_mgr_record(const struct oki_mgr_session *s, uint32_t i)
@@ -281,7 +285,7 @@ static inline struct okw_record *oki_mgr_record(const struct oki_mgr_session *s,
 	return &s->channel.control->records[i];
 }
 
-/* registration.c: one message of a connection; false: drop it. */
+/* registration.c: answer one message of a connection; false: close the connection. */
 bool oki_mgr_message(struct okv_manager *m, struct oki_mgr_conn *conn,
 		     const struct oki_message *message);
 
@@ -297,12 +301,12 @@ int oki_mgr_loop_init(struct oki_mgr_loop *loop, struct okv_manager *m, bool ret
 void oki_mgr_loop_fini(struct oki_mgr_loop *loop);
 int oki_mgr_loop_start(struct oki_mgr_loop *loop, void *(*body)(void *), struct okv_error *err);
 void oki_mgr_loop_join(struct oki_mgr_loop *loop);
-/* Follow the session table. */
+/* Copy the session table into the loop's list if the table changed. */
 void oki_mgr_loop_refresh(struct oki_mgr_loop *loop);
-/* Sleep until a bell, a wake or the deadline; not at all when there is work already. False: it was
- * the deadline. */
+/* Sleep until a doorbell, a wake or the deadline. Returns at once when there is work already.
+ * False: the deadline passed. */
 bool oki_mgr_loop_sleep(struct oki_mgr_loop *loop, uint64_t deadline_ns);
-/* Any lease slot released and not yet taken? */
+/* Has the engine set a lease_release bit that was not taken yet? */
 bool oki_mgr_released(struct oki_mgr_session *s);
 
 /* dispatch.c */
@@ -310,7 +314,7 @@ void *oki_mgr_dispatch_thread(void *arg);
 /* Serve up to max announced records; returns how many. scratch: OKI_MGR_REQUEST_MAX bytes. */
 uint32_t oki_mgr_serve(struct oki_mgr_session *s, uint8_t *scratch, uint32_t max);
 
-/* answer.c [locked]: the record is Preparing with this tag; what happens is recorded in it. */
+/* answer.c [locked]: execute a request, whose record is Preparing with this tag. */
 void oki_mgr_answer(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t reply_offset,
 		    const struct oki_mgr_request *request);
 
@@ -318,26 +322,26 @@ void oki_mgr_answer(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_
 /* Parts and bytes of a plan of this many blocks. */
 void oki_mgr_plan_size(const struct okv_manager *m, uint64_t blocks, uint32_t *ret_parts,
 		       uint64_t *ret_bytes);
-/* The operation owns its sources: grant it, or let it wait for the bank. */
+/* The operation is installed: grant it, or let it wait for space in the plan bank. */
 void oki_mgr_grant(struct oki_mgr_session *s, uint32_t i);
-/* Grant what waits, in order, while the bank has space. */
+/* Grant waiting operations, in order, while the plan bank has space. */
 void oki_mgr_grant_waiting(struct oki_mgr_session *s);
 void oki_mgr_waiting_remove(struct oki_mgr_session *s, uint32_t i);
-/* Take what the engine consumed and offer the parts that now fit. */
+/* Read how many parts the engine consumed and offer the parts that fit now. */
 void oki_mgr_offer_more(struct oki_mgr_session *s, uint32_t i);
 
 /* mgr_op.c [locked] */
 /* Write the result of a record and announce it as Done. reply may be NULL. */
 void oki_mgr_done(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t reply_offset,
 		  const void *reply, uint32_t reply_bytes, int status, const char *text);
-/* The operation, idle so far, owns what its fields name from now on. */
+/* Copy op into the idle place of record i, which from then on owns what op names. */
 void oki_mgr_op_install(struct oki_mgr_session *s, uint32_t i, const struct oki_mgr_op *op);
-/* Release a hold whose record is still Preparing, or quarantine it when that cannot be shown. */
+/* Release a hold whose record is still Preparing; quarantine it if the record is not. */
 void oki_mgr_release_ungranted(struct oki_mgr_session *s, uint32_t i, uint64_t tag,
 			       struct oki_hold *hold);
-/* End an operation early if that is still possible, with this status. */
+/* End an operation with this status if nobody claimed it; if claimed, offer no more parts. */
 void oki_mgr_end_early(struct oki_mgr_session *s, uint32_t i, int status, const char *text);
-/* Look at a record that the Manager granted and do what its state asks for. */
+/* Read the state of a record and take the Manager's next step. */
 void oki_mgr_op_advance(struct oki_mgr_session *s, uint32_t i, uint64_t now_ns);
 void oki_mgr_quarantine(struct oki_mgr_session *s, uint32_t i, const char *why);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] One engine's session: created at hello, lost at hang-up, kept while anything is unresolved.
- */
+/* [M] An engine's session: created at hello, lost at hang-up, in the table until the last of its
+ * operations ended. */
 #include "manager/manager_private.h"
 
 #include <ctype.h>
@@ -21,7 +21,7 @@
 #define SO_PEERPIDFD 77
 #endif
 
-/* -1 where the kernel cannot say: then the peer is never known to be dead. */
+/* -1 where the kernel has none: then the Manager never learns that the process ended. */
 static int open_pidfd(int sock, pid_t pid)
 {
 	int fd = -1;
@@ -32,7 +32,7 @@ static int open_pidfd(int sock, pid_t pid)
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
-/* Names come from peers and go into log lines. */
+/* Names come from peers and go into log lines: replace what cannot be printed. */
 static void copy_name(char to[32], const char from[32])
 {
 	for (uint32_t i = 0; i < 31 && from[i]; i++)
@@ -164,7 +164,7 @@ void oki_mgr_session_leave_table(struct oki_mgr_session *s)
 	atomic_fetch_add(&m->version, 1);
 	pthread_mutex_unlock(&m->lock);
 	oki_mgr_loops_wake(m);
-	/* The caller got here through a reference of its own: this is never the last. */
+	/* The caller has a reference of its own, so this is never the last one. */
 	oki_mgr_session_put(s);
 }
 
@@ -190,7 +190,7 @@ static void end_record(struct oki_mgr_session *s, uint32_t i, int status, const 
 	}
 }
 
-/* [locked] It is lost: whatever can be ended ends now. */
+/* [locked] The session is lost: end every operation that can be ended. */
 static void end_all(struct oki_mgr_session *s, int status, const char *why)
 {
 	struct okv_manager *m = s->manager;
@@ -199,7 +199,7 @@ static void end_all(struct oki_mgr_session *s, int status, const char *why)
 	for (uint32_t i = 0; i < OKW_RECORDS; i++)
 		end_record(s, i, status, why, now);
 	oki_index_session_end(m->index, s->slot);
-	/* After the records are final: who sees the hang-up finds nothing that still changes. */
+	/* Hang up last: a peer that sees the hang-up finds records that no longer change. */
 	if (s->sock >= 0)
 		shutdown(s->sock, SHUT_RDWR);
 	if (s->open || s->quarantined)

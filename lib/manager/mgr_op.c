@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] The owner of what a grant names: how operations end, and what is released when. */
+/* [M] How operations end, and when the memory that a grant names is released. */
 #include "manager/manager_private.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ static void count(_Atomic uint64_t *counter)
 	atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
-/* Before the move that announces it. */
+/* Must come before the move of the tag that lets the engine read these fields. */
 static void write_result(struct okw_record *record, uint32_t reply_bytes, int status,
 			 const char *text)
 {
@@ -56,7 +56,7 @@ static void dec_open_ops(struct oki_mgr_session *s)
 		oki_mgr_wake(m->wake);
 }
 
-/* The operation owns nothing any more; its hold is with the index. */
+/* Release all that the operation owns except its hold, which the caller releases. */
 static void clear_op(struct oki_mgr_session *s, uint32_t i)
 {
 	struct oki_mgr_op *op = &s->ops[i];
@@ -110,7 +110,7 @@ static void end_waiting(struct oki_mgr_session *s, uint32_t i, int status, const
 	oki_mgr_done(s, i, op.tag, op.reply_offset, &op.reply, sizeof(op.reply), status, text);
 }
 
-/* False: the engine claimed it first. */
+/* False: the engine claimed the grant first. */
 static bool revoke(struct oki_mgr_session *s, uint32_t i, int status, const char *text)
 {
 	struct oki_mgr_op *op = &s->ops[i];
@@ -118,7 +118,7 @@ static bool revoke(struct oki_mgr_session *s, uint32_t i, int status, const char
 	uint64_t tag = op->tag;
 	struct oki_proof proof;
 
-	/* Nobody reads these before Revoked or Reaped: writing them for nothing is harmless. */
+	/* Harmless if the revoke fails: nobody reads these before Revoked or Reaped. */
 	write_result(record, sizeof(op->reply), status, text);
 	if (!oki_proof_revoke(record, &tag, &proof))
 		return false;
@@ -139,13 +139,13 @@ void oki_mgr_end_early(struct oki_mgr_session *s, uint32_t i, int status, const 
 	}
 	if (op->phase != OKI_MGR_GRANTED || op->closed || revoke(s, i, status, text))
 		return;
-	/* Claimed: what was not handed out yet never will be. */
+	/* Claimed: offer no more parts. The engine drains what it has. */
 	oki_parts_close(oki_mgr_record(s, i));
 	op->closed = true;
 	oki_mgr_announce(s, i, false);
 }
 
-/* The engine says all its copies stopped. */
+/* The engine says that all copies of the operation ended. */
 static void reap(struct oki_mgr_session *s, uint32_t i, uint64_t tag)
 {
 	struct okv_manager *m = s->manager;
@@ -165,7 +165,8 @@ static void reap(struct oki_mgr_session *s, uint32_t i, uint64_t tag)
 		oki_mgr_session_fail(s, "record %u drained parts it was not given", i);
 		return;
 	}
-	/* Sealed before Reaped: a publish that returned is visible to every lookup. */
+	/* Seal before the move to Reaped: when a publish has ended, every lookup finds its
+	 * blocks. */
 	oki_hold_release(m->index, op->hold, &proof);
 	memcpy(s->channel.requests + op->reply_offset, &op->reply, sizeof(op->reply));
 	write_result(record, sizeof(op->reply), status, "");

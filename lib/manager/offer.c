@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Grants: plan parts encoded into the bank, offered as space allows. */
+/* [M] Grants: plan parts are written into the plan bank and offered when it has space. */
 #include "manager/manager_private.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "grant/parts.h"
 #include "grant/state.h"
 
-static void broken(struct oki_mgr_session *s, uint32_t i, const char *what)
+static void fail_record(struct oki_mgr_session *s, uint32_t i, const char *what)
 {
 	oki_mgr_session_fail(s, "record %u: %s", i, what);
 }
@@ -37,7 +37,7 @@ static void encode_entry(const struct oki_mgr_op *op, const struct oki_hold_bloc
 	memcpy(to, &entry, sizeof(entry));
 }
 
-/* Write part k into its extent. Only from private memory: the bank is the engine's to scribble. */
+/* Write part k into its extent. Reads private memory only: the engine can write to the bank. */
 static uint32_t encode_part(struct oki_mgr_session *s, uint32_t i, uint32_t k)
 {
 	struct oki_mgr_op *op = &s->ops[i];
@@ -89,7 +89,7 @@ static bool offer(struct oki_mgr_session *s, uint32_t i)
 		uint32_t k = op->offered;
 		uint32_t bytes = encode_part(s, i, k);
 
-		/* Part k - 2 was consumed, so nobody reads this entry now. */
+		/* Part k - 2 had this entry and is consumed: the engine does not read it now. */
 		op->reply.part[k & 1].offset = op->slots[k % op->slot_count];
 		op->reply.part[k & 1].bytes = bytes;
 		write_part(s, op, k & 1);
@@ -101,9 +101,9 @@ static bool offer(struct oki_mgr_session *s, uint32_t i)
 }
 
 /*
- * One extent for all parts is enough to get on; a second one lets part N + 1 be there while N
- * is copied. They stay with the operation until its last part is consumed: an operation that has
- * begun never waits for the bank again, so none can wait for another that waits for it.
+ * One extent is enough for an operation to progress. With a second one, part N + 1 is ready while
+ * part N is copied. The operation keeps both until its last part is consumed. So a granted
+ * operation never waits for the bank, and two operations cannot wait for each other.
  */
 static bool take_extents(struct oki_mgr_session *s, struct oki_mgr_op *op)
 {
@@ -132,13 +132,13 @@ static void grant_now(struct oki_mgr_session *s, uint32_t i)
 
 	op->deadline_ns = oki_now_ns() + m->lease_ttl_ns;
 	if (!offer(s, i)) {
-		broken(s, i, "its parts were closed before they were offered");
+		fail_record(s, i, "its parts were closed before they were offered");
 		return;
 	}
 	write_reply(s, op);
 	record->reply_bytes = sizeof(op->reply);
 	if (!oki_move(record, &tag, OKW_GRANTED, OKI_MOVER_MANAGER)) {
-		broken(s, i, "left Preparing on its own");
+		fail_record(s, i, "left Preparing on its own");
 		return;
 	}
 	op->tag = tag;
@@ -191,7 +191,8 @@ void oki_mgr_grant_waiting(struct oki_mgr_session *s)
 
 		if (!take_extents(s, &s->ops[i]))
 			return;
-		/* It leaves the queue only when granted: a session that breaks inside finds it. */
+		/* Remove it only once granted: if the session fails in grant_now(), the sweep must
+		 * find it in the list. */
 		grant_now(s, i);
 		if (!atomic_load(&s->lost))
 			oki_mgr_waiting_remove(s, i);
@@ -205,7 +206,7 @@ void oki_mgr_offer_more(struct oki_mgr_session *s, uint32_t i)
 	uint32_t offered = op->offered;
 
 	if (consumed < op->consumed || consumed > op->offered) {
-		broken(s, i, "consumed parts that were not offered");
+		fail_record(s, i, "consumed parts that were not offered");
 		return;
 	}
 	op->consumed = consumed;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Socket messages: hello, namespaces, arenas, bindings, status. Control thread only. */
+/* [M] Socket messages: hello, namespace, arena, bind, unbind, status. Control thread only. */
 #include "manager/manager_private.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 
-/* One message while it is answered. Handlers return 0, or fill err with what to refuse with. */
+/* One message while it is answered. A handler returns 0, or an error that refuses the message. */
 struct incoming {
 	struct okv_manager *m;
 	struct oki_mgr_conn *conn;
@@ -86,8 +86,8 @@ static int hello(const struct incoming *in, struct okv_error *err)
 	return 0;
 }
 
-/* Remember that the session opened it. */
-static int note_namespace(struct oki_mgr_session *s, uint32_t id, struct okv_error *err)
+/* Records of the session may use the namespace from now on. */
+static int add_namespace(struct oki_mgr_session *s, uint32_t id, struct okv_error *err)
 {
 	uint32_t words = id / 64 + 1;
 	int rc = 0;
@@ -126,7 +126,7 @@ static int open_namespace(const struct incoming *in, struct okv_error *err)
 					"group %u: a block of %llu bytes; %u are possible", g,
 					(unsigned long long)schema->groups[g].payload_bytes,
 					UINT32_MAX);
-	rc = note_namespace(in->conn->session, body.namespace_id, err);
+	rc = add_namespace(in->conn->session, body.namespace_id, err);
 	if (rc)
 		return rc;
 	return reply(in, OKW_MSG_NAMESPACE, &body, sizeof(body), NULL, 0, err);
@@ -155,8 +155,8 @@ static int send_arena(const struct incoming *in, struct okv_error *err)
 		.node = shard->node,
 		.writable = !read_only,
 	};
-	/* A second open file, without the right to write: a read-only map of the first could be
-	 * made writable by whoever holds its descriptor. */
+	/* Open the memfd again, for reading. With the first descriptor the peer could map the arena
+	 * writable, however it maps it at first. */
 	OKI_FD reopened = -1;
 	if (read_only) {
 		snprintf(path, sizeof(path), "/proc/self/fd/%d", shard->fd);
@@ -169,7 +169,7 @@ static int send_arena(const struct incoming *in, struct okv_error *err)
 		     err);
 }
 
-/* [locked] A free place whose next id was never used. */
+/* [locked] A free place, with an id that was never used. */
 static struct oki_mgr_binding *free_binding(struct oki_mgr_session *s, uint32_t *ret_id)
 {
 	for (uint32_t b = 0; b < OKI_MGR_BINDINGS; b++) {
@@ -222,7 +222,7 @@ static int bind_rank(const struct incoming *in, struct okv_error *err)
 	return reply(in, OKW_MSG_BIND, &body, sizeof(body), NULL, 0, err);
 }
 
-/* Operations that run keep the device and its permits: nothing is given back before they end. */
+/* Running operations keep their reference to the device, and their permits, until they end. */
 static int unbind_rank(const struct incoming *in, struct okv_error *err)
 {
 	struct oki_mgr_session *s = in->conn->session;
@@ -261,7 +261,7 @@ static int send_status(const struct incoming *in, struct okv_error *err)
 	return reply(in, OKW_MSG_STATUS, &body, sizeof(body), NULL, 0, err);
 }
 
-/* Before hello; whatever comes of it, only a welcomed peer stays. */
+/* A message before hello. Only a hello that is answered keeps the connection. */
 static int first_message(const struct incoming *in, struct okv_error *err)
 {
 	if (!in->conn->allowed)
@@ -310,6 +310,6 @@ bool oki_mgr_message(struct okv_manager *m, struct oki_mgr_conn *conn,
 		oki_log(&m->log, OKV_LOG_WARN, "pid %d, uid %u: refused: %s", (int)conn->peer.pid,
 			(unsigned)conn->peer.uid, err.text);
 	int sent = oki_message_refuse(conn->fd, OKW_MSG_REFUSED, message->head.serial, &err);
-	/* A peer that breaks the protocol, or lets its replies pile up, is not one to keep. */
+	/* Close the connection of a peer that breaks the protocol or does not read its replies. */
 	return !first && !sent && okv_status_group(rc) != OKV_STATUS_GROUP_SESSION;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Proving a request whole, on a private copy of it. */
+/* [M] Check and decode a private copy of a request. */
 #include "manager/manager_private.h"
 
 #include <string.h>
 
 #include "base/error.h"
 
-static int broken(struct okv_error *err, const char *what)
+static int invalid(struct okv_error *err, const char *what)
 {
 	return oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_PREPARE, "request: %s", what);
 }
@@ -27,7 +27,7 @@ static bool has_keys(uint32_t kind)
 	return kind == OKW_OP_LOOKUP || kind == OKW_OP_PUBLISH;
 }
 
-/* Flags that mean something for this kind. */
+/* Flags that this kind of request may have. */
 static uint32_t known_flags(uint32_t kind)
 {
 	if (kind == OKW_OP_LOOKUP)
@@ -38,40 +38,40 @@ static uint32_t known_flags(uint32_t kind)
 static int check_head(const struct okw_request *head, uint32_t size, struct okv_error *err)
 {
 	if (head->bytes != size)
-		return broken(err, "its size is not the record's");
+		return invalid(err, "its size is not the record's");
 	if (!oki_mgr_reply_bytes(head->kind))
-		return broken(err, "unknown kind");
+		return invalid(err, "unknown kind");
 	if (head->group_count > OKW_MAX_GROUPS)
-		return broken(err, "too many groups");
+		return invalid(err, "too many groups");
 	if (head->kind == OKW_OP_LEASE_OPEN && head->group_count)
-		return broken(err, "a lease open names groups");
+		return invalid(err, "a lease open names groups");
 	if (has_keys(head->kind) && !head->group_count)
-		return broken(err, "no groups");
+		return invalid(err, "no groups");
 	if (head->flags & ~known_flags(head->kind))
-		return broken(err, "unknown flags");
+		return invalid(err, "unknown flags");
 	if (head->kind == OKW_OP_RESTORE && head->lease_slot >= OKW_LEASES)
-		return broken(err, "no such lease slot");
+		return invalid(err, "no such lease slot");
 	if ((head->kind == OKW_OP_RESTORE || head->kind == OKW_OP_PUBLISH) != !!head->binding_id)
-		return broken(err, "binding where none belongs, or none where one does");
+		return invalid(err, "binding where none belongs, or none where one does");
 	return 0;
 }
 
 static int check_group(const struct okw_request_group *group, uint32_t kind, struct okv_error *err)
 {
 	if (group->count > OKW_MAX_BLOCKS)
-		return broken(err, "too many blocks in a group");
+		return invalid(err, "too many blocks in a group");
 	if (!has_keys(kind)) {
 		if (group->key_bytes || group->parent_bytes)
-			return broken(err, "keys where none belong");
+			return invalid(err, "keys where none belong");
 		return 0;
 	}
 	if (!group->count)
-		return broken(err, "a group without keys");
+		return invalid(err, "a group without keys");
 	if (!group->key_bytes || group->key_bytes > OKW_MAX_KEY_BYTES)
-		return broken(err, "key size");
+		return invalid(err, "key size");
 	if (group->parent_bytes &&
 	    (kind != OKW_OP_PUBLISH || group->parent_bytes != group->key_bytes))
-		return broken(err, "parent key");
+		return invalid(err, "parent key");
 	return 0;
 }
 
@@ -83,14 +83,14 @@ int oki_mgr_request_decode(const uint8_t *bytes, uint32_t size, struct oki_mgr_r
 	uint32_t table_bytes;
 
 	if (size < sizeof(request.head) || size > OKI_MGR_REQUEST_MAX)
-		return broken(err, "size");
+		return invalid(err, "size");
 	memcpy(&request.head, bytes, sizeof(request.head));
 	int rc = check_head(&request.head, size, err);
 	if (rc)
 		return rc;
 	table_bytes = request.head.group_count * (uint32_t)sizeof(request.groups[0]);
 	if (table_bytes > size - at)
-		return broken(err, "group table past its end");
+		return invalid(err, "group table past its end");
 	memcpy(request.groups, bytes + at, table_bytes);
 	at += table_bytes;
 
@@ -102,7 +102,7 @@ int oki_mgr_request_decode(const uint8_t *bytes, uint32_t size, struct oki_mgr_r
 		/* count and key_bytes are bounded: this cannot overflow */
 		uint32_t need = group->parent_bytes + group->count * group->key_bytes;
 		if (need > size - at)
-			return broken(err, "keys past its end");
+			return invalid(err, "keys past its end");
 		if (group->parent_bytes)
 			request.parents[g] = bytes + at;
 		if (group->key_bytes)
@@ -111,7 +111,7 @@ int oki_mgr_request_decode(const uint8_t *bytes, uint32_t size, struct oki_mgr_r
 		request.blocks += group->count;
 	}
 	if (at != size)
-		return broken(err, "bytes that nothing announces");
+		return invalid(err, "bytes that nothing announces");
 	*ret_request = request;
 	return 0;
 }

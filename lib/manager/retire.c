@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] The retire loop: drained grants, consumed parts, released leases, expiry, lost hints. */
+/* [M] The retire loop: ends drained grants, offers parts, releases and expires leases, and finds
+ * changes whose doorbell was lost. */
 #include "manager/manager_private.h"
 
 #include "base/clock.h"
 #include "grant/state.h"
 
 /*
- * A restore submitted before its lease was released must find the lease: what the session had
- * announced when the bits were taken is answered first. True when any lease was released.
+ * A restore that was submitted before its lease was released must find the lease. So the bits are
+ * taken, then the announced records are answered, and then the leases are released. True if there
+ * was any bit.
  */
 static bool release_leases(struct oki_mgr_loop *loop, struct oki_mgr_session *s)
 {
@@ -16,8 +18,8 @@ static bool release_leases(struct oki_mgr_loop *loop, struct oki_mgr_session *s)
 
 	if (!oki_mgr_released(s))
 		return false;
-	/* G6: a bit set before the exchange is in it, one set after stays; and what the engine had
-	 * submitted before it set the bit is visible from here on. */
+	/* G6: the exchange takes a bit that was set before it, and leaves one that is set after it.
+	 * What the engine submitted before it set the bit is visible from here on. */
 	for (uint32_t w = 0; w < OKW_LEASE_WORDS; w++)
 		released[w] = atomic_exchange(&control->lease_release[w], 0);
 	for (uint32_t k = 0; k < OKW_RECORDS; k++)
@@ -54,7 +56,8 @@ static bool advance_announced(struct oki_mgr_session *s, uint64_t now_ns)
 	return any;
 }
 
-/* [locked] Every record of a live session, also those whose bell was lost. True: one is in use. */
+/* [locked] Read every record of a live session, also one whose doorbell was lost. True: a record
+ * is in use. */
 static bool reread_live(struct oki_mgr_session *s, uint64_t now_ns)
 {
 	struct okw_control *control = s->channel.control;
@@ -75,8 +78,9 @@ static bool reread_live(struct oki_mgr_session *s, uint64_t now_ns)
 }
 
 /*
- * [locked] A session whose peer hung up may still have copies running, until its process is
- * gone: then nothing will ever say that they stopped. True: something is still awaited.
+ * [locked] A session whose peer hung up may still have copies running, and its records may still
+ * say when they end. Once the process has ended nobody will say so: quarantine what is active.
+ * True: an operation is still open.
  */
 static bool reread_lost(struct oki_mgr_session *s, uint64_t now_ns)
 {
@@ -103,17 +107,17 @@ static bool reread(struct oki_mgr_session *s, uint64_t now_ns)
 	return used;
 }
 
-/* When to do what next; UINT64_MAX: not at all. */
-struct agenda {
-	uint64_t reread_ns;
-	uint64_t expire_ns;
+/* Times of the next work; UINT64_MAX: none. */
+struct timers {
+	uint64_t reread_ns; /* read all records */
+	uint64_t expire_ns; /* expire leases */
 };
 
-/* True when there was something to do. */
-static bool round_of(struct oki_mgr_loop *loop, struct agenda *agenda, uint64_t now)
+/* One round of the loop. True: there was work. */
+static bool run_once(struct oki_mgr_loop *loop, struct timers *timers, uint64_t now)
 {
 	struct okv_manager *m = loop->manager;
-	/* A look first: the exchange would take the line from the dispatchers in every round. */
+	/* Load first: an exchange in every round would take the cache line from the dispatchers. */
 	bool any = atomic_load(&m->retire_wanted) && atomic_exchange(&m->retire_wanted, false);
 
 	for (uint32_t k = 0; k < loop->count; k++) {
@@ -123,16 +127,16 @@ static bool round_of(struct oki_mgr_loop *loop, struct agenda *agenda, uint64_t 
 		any |= advance_announced(s, now);
 		any |= release_leases(loop, s);
 	}
-	if (now >= agenda->reread_ns) {
+	if (now >= timers->reread_ns) {
 		bool used = false;
 		for (uint32_t k = 0; k < loop->count; k++)
 			used |= reread(loop->sessions[k], now);
-		agenda->reread_ns = used ? now + OKI_MGR_REREAD_NS : UINT64_MAX;
+		timers->reread_ns = used ? now + OKI_MGR_REREAD_NS : UINT64_MAX;
 	}
-	if (any && agenda->reread_ns == UINT64_MAX)
-		agenda->reread_ns = now + OKI_MGR_REREAD_NS;
-	if (any || now >= agenda->expire_ns)
-		agenda->expire_ns = oki_index_expire(m->index, now);
+	if (any && timers->reread_ns == UINT64_MAX)
+		timers->reread_ns = now + OKI_MGR_REREAD_NS;
+	if (any || now >= timers->expire_ns)
+		timers->expire_ns = oki_index_expire(m->index, now);
 	return any;
 }
 
@@ -140,7 +144,7 @@ void *oki_mgr_retire_thread(void *arg)
 {
 	struct oki_mgr_loop *loop = arg;
 	struct okv_manager *m = loop->manager;
-	struct agenda agenda = {.reread_ns = UINT64_MAX, .expire_ns = UINT64_MAX};
+	struct timers timers = {.reread_ns = UINT64_MAX, .expire_ns = UINT64_MAX};
 
 	uint64_t spin_ns = (uint64_t)m->opts.spin_us * 1000u, last = oki_now_ns();
 	uint32_t rounds = 0;
@@ -149,24 +153,24 @@ void *oki_mgr_retire_thread(void *arg)
 	while (!atomic_load(&m->quit)) {
 		uint64_t now = oki_now_ns();
 		oki_mgr_loop_refresh(loop);
-		if (round_of(loop, &agenda, now)) {
+		if (run_once(loop, &timers, now)) {
 			last = now;
-			/* A thread that never sleeps still lets readers' memory be freed. */
+			/* A busy thread never sleeps: tell RCU that it holds no references. */
 			oki_index_thread_offline();
 			oki_index_thread_online();
 			continue;
 		}
-		/* What was granted a moment ago is often drained a moment later. */
+		/* Spin: grants often drain soon after they were given. */
 		if (now - last < spin_ns) {
 			oki_spin(&rounds);
 			continue;
 		}
-		/* Whoever starts something that needs re-reading or expiry must wake us from now
-		 * on, unless we come back in time by ourselves. */
-		atomic_store(&m->resting, agenda.reread_ns == UINT64_MAX);
-		bool called = oki_mgr_loop_sleep(loop, agenda.reread_ns < agenda.expire_ns
-							       ? agenda.reread_ns
-							       : agenda.expire_ns);
+		/* From now on whoever grants an operation or a lease must wake this loop, unless
+		 * it will wake anyway to re-read. */
+		atomic_store(&m->resting, timers.reread_ns == UINT64_MAX);
+		bool called = oki_mgr_loop_sleep(loop, timers.reread_ns < timers.expire_ns
+							       ? timers.reread_ns
+							       : timers.expire_ns);
 		atomic_store(&m->resting, false);
 		if (called)
 			last = oki_now_ns();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] What is known of a session, and that its peer broke the protocol. */
+/* [M] Questions about a session, and its failure when the peer broke the protocol. */
 #include "manager/manager_private.h"
 
 #include <poll.h>

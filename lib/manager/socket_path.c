@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Where the Manager's socket is when nobody says so. */
+/* [B] The default path of the Manager's socket. */
 #include <orbitkv/manager.h>
 
 #include <stdio.h>

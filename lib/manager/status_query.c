@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Asking a running Manager for its counters, without opening a session. */
+/* [B] Read the status of a running Manager without a session. */
 #include <orbitkv/manager.h>
 
 #include <errno.h>
@@ -40,8 +40,8 @@ static int connect_to(const char *socket_path, int timeout_ms, int *ret_sock, st
 	OKI_FD sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (sock < 0)
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "socket");
-	/* Bounds connect (while the Manager's backlog is full) and send alike; zero would be
-	 * no bound at all. */
+	/* Limits both connect(), which waits while the Manager's backlog is full, and send(). Zero
+	 * would mean no limit, hence + 1. */
 	const struct timeval wait = {.tv_sec = timeout_ms / 1000,
 				     .tv_usec = timeout_ms % 1000 * 1000 + 1};
 	if (timeout_ms >= 0 && setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait)))
