@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] What goes first: one list of the blocks that may go, least recent at its head. */
+/* [M] Eviction: one list of the blocks that may be evicted, least recently used first. */
 #include "index/index_private.h"
 
 void oki_walk_add(struct oki_walk *walk, struct oki_block **blocks, uint64_t count, int64_t first,
@@ -36,7 +36,7 @@ static struct oki_block *neighbour(const struct oki_index *index, const struct o
 
 	if (!block->listed)
 		return NULL;
-	/* Groups of one sequence are settled in turn. */
+	/* The groups of a sequence are settled together, so blocks of other groups lie between. */
 	for (uint32_t i = 0; i < OKW_MAX_GROUPS; i++) {
 		at = later ? at->next : at->prev;
 		if (at == &index->lru)
@@ -68,7 +68,7 @@ void oki_block_keep(struct oki_block *block)
 	block->listed = false;
 }
 
-static bool may_go(const struct oki_block *block)
+static bool is_evictable(const struct oki_block *block)
 {
 	bool being_written = block->filled != __builtin_popcountll(block->sealed);
 	return !block->pins && block->holds == 0 && !being_written;
@@ -76,7 +76,7 @@ static bool may_go(const struct oki_block *block)
 
 void oki_block_settle(struct oki_index *index, struct oki_block *block)
 {
-	if (!may_go(block))
+	if (!is_evictable(block))
 		return;
 	if (block->filled == 0) {
 		oki_block_drop(index, block);
@@ -106,7 +106,7 @@ void oki_block_drop(struct oki_index *index, struct oki_block *block)
 	oki_table_remove(index, block);
 }
 
-/* Give back what was least recently used; 0: nothing may go. */
+/* Evict the least recently used block. Returns the bytes freed; 0: nothing can be evicted. */
 static uint64_t evict_one(struct oki_index *index)
 {
 	if (cds_list_empty(&index->lru))
@@ -119,11 +119,11 @@ static uint64_t evict_one(struct oki_index *index)
 
 uint64_t oki_evict_for(struct oki_index *index, uint64_t bytes, uint64_t count)
 {
-	/* Emptying the pool for what it can never hold would help nobody. */
+	/* Do not empty the pool for an allocation that can never fit. */
 	if (bytes > index->largest_piece)
 		return 0;
 	uint64_t fits = oki_pool_fits(index->pool, bytes);
-	/* Freed pieces may lie apart, so the pool is asked again until it is enough. */
+	/* Freed ranges may not be adjacent, so enough bytes may not be enough space. */
 	while (fits < count) {
 		uint64_t lacking = (count - fits) * bytes;
 		uint64_t freed = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Lookup: the longest usable prefix, as an answer or pinned by a lease. */
+/* [M] Lookup: finds the longest usable prefix and, unless it is a peek, pins it by a lease. */
 #include "index/index_private.h"
 
 #include <string.h>
@@ -38,14 +38,15 @@ static void peek(struct oki_index *index, const struct oki_namespace *ns,
 		 const struct oki_index_lookup *ask, struct oki_usable *usable,
 		 struct okw_lookup_reply *ret_reply)
 {
-	/* G7: without the mutex, so the answer promises nothing; whoever pins looks again. */
+	/* G7: without the mutex, blocks may be evicted after the answer; a pin looks them up
+	 * again. */
 	rcu_read_lock();
 	oki_usable_probe(index, ns, ask, NULL, usable);
 	oki_read_unlock();
 	fill_reply(ask, usable, oki_usable_best(usable, UINT64_MAX), ret_reply);
 }
 
-/* One locked lookup. */
+/* One lookup that pins, with the mutex held. */
 struct pinning {
 	struct oki_index *index;
 	const struct oki_namespace *ns;
@@ -76,8 +77,8 @@ static uint64_t whole_bytes(const struct pinning *p, uint64_t tokens)
 	return bytes;
 }
 
-/* Whether it fits even if no block of it is pinned yet. */
-static bool surely_affordable(const struct pinning *p, uint64_t tokens)
+/* Does the prefix fit even if none of its blocks is pinned yet? Cheaper than fits_limits(). */
+static bool fits_unpinned(const struct pinning *p, uint64_t tokens)
 {
 	uint64_t bytes = whole_bytes(p, tokens);
 	return within_limits(p, bytes, bytes);
@@ -104,7 +105,7 @@ static void count_unpinned(const struct pinning *p)
 	}
 }
 
-static bool affordable(const struct pinning *p, uint64_t tokens)
+static bool fits_limits(const struct pinning *p, uint64_t tokens)
 {
 	const struct oki_scratch *scratch = &p->index->scratch;
 	uint64_t more = 0;
@@ -121,21 +122,22 @@ static bool affordable(const struct pinning *p, uint64_t tokens)
 	return within_limits(p, more, more_own);
 }
 
-/* *ret_least: the shortest one that was looked at. */
+/* Shorten a usable prefix until it fits the limits; 0: none does. *ret_least: the shortest prefix
+ * that was tried. */
 static uint64_t shorten(const struct pinning *p, uint64_t tokens, uint64_t *ret_least)
 {
 	*ret_least = tokens;
-	if (surely_affordable(p, tokens))
+	if (fits_unpinned(p, tokens))
 		return tokens;
 	count_unpinned(p);
-	while (tokens && !affordable(p, tokens)) {
+	while (tokens && !fits_limits(p, tokens)) {
 		*ret_least = tokens;
 		tokens = oki_usable_best(p->usable, tokens - p->usable->step);
 	}
 	return tokens;
 }
 
-/* Not even the shortest prefix fits: at the moment, or ever. */
+/* Not even the shortest prefix fits: OKV_E_LIMIT if it never can, else OKV_E_AGAIN. */
 static int refuse(const struct pinning *p, uint64_t least, struct okv_error *err)
 {
 	const struct oki_index *index = p->index;
@@ -155,7 +157,7 @@ static int refuse(const struct pinning *p, uint64_t least, struct okv_error *err
 		(unsigned long long)p->account->bytes, (unsigned long long)index->session_bytes);
 }
 
-/* What a shortened lease does not hold was used as well. */
+/* Blocks of the full prefix that the shortened lease lacks become recently used too. */
 static void touch(const struct pinning *p, uint64_t tokens)
 {
 	struct oki_walk walk = {0};
@@ -272,7 +274,7 @@ static int check(struct oki_index *index, const struct oki_index_lookup *ask,
 int oki_index_lookup(struct oki_index *index, const struct oki_index_lookup *ask,
 		     struct okw_lookup_reply *ret_reply, struct okv_error *err)
 {
-	struct oki_usable usable; /* large: filled by need */
+	struct oki_usable usable; /* not initialised, since it is large */
 	struct pinning p = {.index = index, .ask = ask, .usable = &usable};
 	struct okw_lookup_reply reply;
 	int rc = check(index, ask, &p.ns, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Holds: memory that a grant names, from the request to the proof that copies stopped. */
+/* [M] Holds: the memory that a grant names, from the request to the proof that copies ended. */
 #include "index/index_private.h"
 
 #include <stdlib.h>
@@ -96,7 +96,7 @@ static int hold_lease(struct oki_index *index, const struct oki_index_restore *a
 		}
 	}
 	index->holds++;
-	/* The blocks are held now: they outlive the lease. */
+	/* The blocks are held now, so the lease may end. */
 	if (!ask->keep && --lease->consumers == 0)
 		oki_lease_end(index, lease);
 	else
@@ -154,16 +154,16 @@ static void seal(struct oki_index *index, struct oki_block *block, uint32_t rank
 	if (__builtin_popcountll(block->sealed) != block->slot_count)
 		return;
 	index->blocks_partial--;
-	/* G7: whoever sees the block as usable sees all of it. */
+	/* G7: a thread that sees `usable` sees the whole block. */
 	atomic_store_explicit(&block->usable, 1, memory_order_release);
 }
 
 /*
- * A block of the hold and what comes before it, as far as nothing of that is named, into the row
- * below *at. A hold lists a sequence in order, so that a parent is most often the block before.
+ * Write before[left] and its ancestors into the row below *at, up to the first one that a row has
+ * already. A hold lists a sequence in order, so the parent is usually the block before it.
  */
-static void name_chain(struct oki_index *index, struct oki_block **before, uint64_t left,
-		       struct oki_block **row, uint64_t *at)
+static void add_ancestors(struct oki_index *index, struct oki_block **before, uint64_t left,
+			  struct oki_block **row, uint64_t *at)
 {
 	struct oki_block *block = before[left];
 
@@ -180,10 +180,10 @@ static void name_chain(struct oki_index *index, struct oki_block **before, uint6
 }
 
 /*
- * The new tail is the most recent now, so everything before it must become more recent still:
- * otherwise a head would go before its tail. Fills a scratch row from its end.
+ * The sealed blocks become the most recently used, and their ancestors even more recently used:
+ * otherwise a head would be evicted before its tail. Fills each scratch row from its end.
  */
-static void touch_chains(struct oki_index *index, struct oki_hold *hold)
+static void settle_sequences(struct oki_index *index, struct oki_hold *hold)
 {
 	struct oki_walk walk = {0};
 	uint64_t end = 0;
@@ -199,7 +199,7 @@ static void touch_chains(struct oki_index *index, struct oki_hold *hold)
 			struct oki_block *block = hold->blocks[k - 1];
 			if (!block->in_request && at == 0)
 				oki_block_settle(index, block);
-			name_chain(index, &hold->blocks[start], k - 1 - start, row, &at);
+			add_ancestors(index, &hold->blocks[start], k - 1 - start, row, &at);
 		}
 		uint64_t count = OKI_ROW_BLOCKS - at;
 		int64_t tail = (int64_t)hold->groups[i].first + hold->items[end - 1].ordinal;
@@ -214,10 +214,10 @@ static void seal_all(struct oki_index *index, struct oki_hold *hold)
 	for (uint64_t i = 0; i < hold->count; i++)
 		seal(index, hold->blocks[i], hold->rank_slot);
 	index->published_blocks += hold->count;
-	touch_chains(index, hold);
+	settle_sequences(index, hold);
 }
 
-/* Take the slots back; returns their bytes. */
+/* Take the slots out of their blocks; the allocations stay. Returns their bytes. */
 static uint64_t detach_all(struct oki_index *index, struct oki_hold *hold)
 {
 	uint64_t bytes = 0;

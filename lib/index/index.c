@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] The index object: making it, ending it, its threads and its counters. */
+/* [M] The index object: create and destroy, its threads, its counters. */
 #include "index/index_private.h"
 
 #include <errno.h>
@@ -9,11 +9,12 @@
 
 #define MIN_BUCKETS 1024u
 #define MAX_FIRST_BUCKETS (1u << 22)
-/* The table grows in a thread of liburcu that may lag behind, so it starts out large enough for
- * blocks of a usual size. */
+/* A thread of liburcu grows the table and may be late. So the table starts with a bucket for each
+ * block of this size in the pool. */
 #define USUAL_BLOCK_BYTES 65536u
 
-/* liburcu registers a thread once; embedded Managers of one process share its threads. */
+/* A thread must register with liburcu only once, but may enter the index of several embedded
+ * Managers. */
 static _Thread_local uint32_t entered;
 
 void oki_index_thread_enter(void)
@@ -47,7 +48,7 @@ static void init_lists(struct oki_index *index)
 		CDS_INIT_LIST_HEAD(&index->lease_buckets[i]);
 }
 
-/* The largest piece the pool can ever give, asked while it is as empty as it will be. */
+/* The largest possible allocation. Call it while the pool is empty. */
 static uint64_t largest_piece(const struct oki_pool *pool)
 {
 	uint64_t fits = 0;
@@ -92,7 +93,7 @@ int oki_index_create(const struct oki_index_config *config, struct oki_index **r
 	struct oki_index *index = calloc(1, sizeof(*index));
 	if (!index)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_ARGUMENTS, "no memory for the index");
-	/* A random seed: nobody can choose keys that meet in one bucket. */
+	/* A random seed, so that nobody can choose keys that collide in one bucket. */
 	if (getrandom(&index->seed, sizeof(index->seed), 0) != sizeof(index->seed)) {
 		rc = oki_fail_os(err, OKV_E_UNSUPPORTED, OKV_STAGE_ARGUMENTS, errno, "getrandom");
 		goto free_index;
@@ -144,7 +145,7 @@ void oki_index_destroy(struct oki_index *index)
 	oki_holds_fini(index);
 	drop_blocks(index);
 	oki_index_unlock(index);
-	/* Frees that wait for readers end before the process may unload what they call. */
+	/* Wait for pending RCU callbacks: the library may be unloaded after this call. */
 	rcu_barrier();
 	cds_lfht_destroy(index->table, NULL);
 	oki_index_thread_leave();

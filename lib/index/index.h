@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * [M] What is cached, who holds it, what goes first. One object, one lock inside; lookups that
- * pin nothing run under RCU alone. Every call may come from any thread that called
- * oki_index_thread_enter().
+ * [M] The index: cached blocks, leases and holds on them, eviction. One mutex inside; a peek takes
+ * only the RCU read lock. Any thread that called oki_index_thread_enter() may make any call.
  */
 #ifndef OKI_INDEX_INDEX_H
 #define OKI_INDEX_INDEX_H
@@ -17,30 +16,31 @@
 #include "wire/wire.h"
 
 struct oki_index;
-struct oki_hold; /* memory a grant names: sources of a restore or destinations of a publish */
+struct oki_hold; /* memory that a grant names: sources of a restore, destinations of a publish */
 
 struct oki_index_config {
 	struct oki_pool *pool;	  /* borrowed */
-	uint32_t reserve_percent; /* of the pool, for all leases together */
-	uint32_t session_percent; /* for the leases one session looked up */
-	uint64_t lease_ttl_ns;
+	uint32_t reserve_percent; /* of the pool: what all leases together may pin; 1 to 100 */
+	uint32_t session_percent; /* of the pool: what one session's leases may pin */
+	uint64_t lease_ttl_ns;	  /* > 0 */
 	const struct oki_log *log;
 };
 
 int oki_index_create(const struct oki_index_config *config, struct oki_index **ret_index,
 		     struct okv_error *err);
-/* All threads left, all holds released or quarantined. Frees what is quarantined too. */
+/* Call it when all threads left and all holds are released or quarantined. Frees quarantined memory
+ * too. */
 void oki_index_destroy(struct oki_index *index);
 void oki_index_thread_enter(void);
 void oki_index_thread_leave(void);
-/* Around a sleep: a sleeping thread must not hold up reclamation. */
+/* Call these around a sleep: RCU frees no memory while an online thread sleeps. */
 void oki_index_thread_offline(void);
 void oki_index_thread_online(void);
 
-/* Find or create; the bytes are compared whole. Ids start at 1. */
+/* Find or create a namespace. All bytes are compared, not only a hash. Ids start at 1. */
 int oki_index_namespace(struct oki_index *index, const uint8_t *canonical, size_t size,
 			uint32_t *ret_id, struct okv_error *err);
-/* Borrowed for the index's life; NULL: unknown. */
+/* Valid as long as the index; NULL: unknown namespace. */
 const struct oki_schema *oki_index_schema(struct oki_index *index, uint32_t namespace_id);
 
 /* ---- lookup and leases ---- */
@@ -63,21 +63,22 @@ struct oki_index_lookup {
 };
 
 /*
- * The longest usable prefix; pinned by a lease unless peek or nothing was found. A prefix is
- * touched tail to head. Fills tokens, group_count, shortened, groups, lease_id and lease_slot
- * (OKW_LEASES: no lease). OKV_E_AGAIN: the reservation limit leaves nothing.
+ * Find the longest usable prefix. Unless peek is set or nothing was found, a lease pins it. Its
+ * blocks become the most recently used, the head of the prefix last. Fills tokens, group_count,
+ * shortened, groups, lease_id and lease_slot (OKW_LEASES: no lease). OKV_E_AGAIN: what is pinned
+ * already leaves no room for the shortest prefix. OKV_E_LIMIT: that prefix never fits.
  */
 int oki_index_lookup(struct oki_index *index, const struct oki_index_lookup *ask,
 		     struct okw_lookup_reply *ret_reply, struct okv_error *err);
-/* Another session (or the same again) gets to know a lease: a slot of its own. Renews the TTL. */
+/* Give another session, or the same again, a lease slot for a lease. Renews the TTL. */
 int oki_index_lease_open(struct oki_index *index, uint32_t namespace_id, uint32_t session,
 			 const uint8_t id[16], uint64_t now_ns, struct okw_lookup_reply *ret_reply,
 			 struct okv_error *err);
-/* The session forgets one slot; a bit it does not know is ignored. */
+/* Free one lease slot of the session; one that is not in use is ignored. */
 void oki_index_lease_release(struct oki_index *index, uint32_t session, uint32_t lease_slot);
-/* The session is gone: forget all its leases. */
+/* The session ended: free all its lease slots. */
 void oki_index_session_end(struct oki_index *index, uint32_t session);
-/* End what expired; returns the next expiry, or UINT64_MAX when no lease is left. */
+/* End expired leases. Returns the next expiry, or UINT64_MAX when no lease is left. */
 uint64_t oki_index_expire(struct oki_index *index, uint64_t now_ns);
 
 /* ---- grants ---- */
@@ -94,7 +95,7 @@ struct oki_index_restore {
 	uint32_t rank_slot;
 	uint32_t lease_slot;
 	uint8_t lease_id[16];
-	bool keep; /* do not spend a share */
+	bool keep; /* spend no share */
 	uint32_t range_count;
 	const struct oki_index_range *ranges;
 	uint64_t now_ns;
@@ -104,12 +105,12 @@ struct oki_index_restore {
 struct oki_hold_block {
 	const struct oki_allocation *allocation;
 	uint32_t request_group; /* index of the range or keys */
-	uint32_t ordinal;	/* within it */
+	uint32_t ordinal;	/* index in that range or those keys */
 };
 
 /*
- * Prove the restore possible, then spend a share (unless keep) and pin the blocks in a new hold;
- * on failure nothing changed.
+ * Check the restore, then put its blocks into a new hold and spend a share of the lease (unless
+ * keep). On failure nothing changed.
  */
 int oki_index_restore_begin(struct oki_index *index, const struct oki_index_restore *ask,
 			    struct oki_hold **ret_hold, struct okv_error *err);
@@ -124,7 +125,7 @@ struct oki_index_publish {
 	uint32_t namespace_id;
 	uint32_t session;
 	uint32_t rank_slot;
-	int32_t node; /* NUMA node to place on, -1: any */
+	int32_t node; /* NUMA node for the new allocations, -1: any */
 	uint32_t group_count;
 	const struct oki_index_publish_keys *groups;
 	uint64_t now_ns;
@@ -137,9 +138,9 @@ struct oki_publish_counts {
 };
 
 /*
- * Allocate a slot for every key that has none, evicting what may go; skip what is stored or
- * being stored; stop at the first key for which there is no space. The hold may be empty (all
- * present): then it has no blocks. OKV_E_NOSPACE: something was missing and nothing fits.
+ * Allocate this rank's slot for every key that has none, and evict blocks to make space. Skip keys
+ * that are stored or being stored. Stop at the first key for which there is no space. The hold has
+ * no blocks if nothing was missing. OKV_E_NOSPACE: slots were missing and none could be allocated.
  */
 int oki_index_publish_begin(struct oki_index *index, const struct oki_index_publish *ask,
 			    struct oki_hold **ret_hold, struct oki_publish_counts *ret_counts,
@@ -149,12 +150,12 @@ const struct oki_hold_block *oki_hold_blocks(const struct oki_hold *hold, uint64
 bool oki_hold_is_publish(const struct oki_hold *hold);
 
 /*
- * The end of a hold, with the proof that no copy can touch it any more. A publish whose proof is
- * DRAINED with engine status 0 is sealed; any other is forgotten and its memory free.
+ * End a hold; the proof shows that no copy can touch its memory any more. A publish is sealed if
+ * the proof is DRAINED with engine status 0; otherwise its slots are freed.
  */
 void oki_hold_release(struct oki_index *index, struct oki_hold *hold,
 		      const struct oki_proof *proof);
-/* No proof will come: keep every byte out of use, count it. */
+/* No proof will come: count the hold's bytes as quarantined and do not reuse them. */
 void oki_hold_quarantine(struct oki_index *index, struct oki_hold *hold);
 
 struct oki_index_stats {
@@ -172,7 +173,7 @@ struct oki_index_stats {
 	uint64_t bytes_used;
 	uint64_t bytes_quarantined;
 	uint64_t bytes_pinned;
-	uint64_t metadata_per_block; /* one slot, table share included */
+	uint64_t metadata_per_block; /* bytes of a block with one slot, hash table included */
 };
 void oki_index_stats(struct oki_index *index, struct oki_index_stats *ret_stats);
 

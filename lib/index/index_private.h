@@ -19,18 +19,18 @@
 /* A namespace is never forgotten, so their number is bounded. */
 #define OKI_MAX_NAMESPACES 1024u
 #define OKI_LEASE_BUCKETS 4096u /* a power of two */
-/* How far up a chain of parents one request reaches. */
+/* Parents that one request follows from its first block. */
 #define OKI_MAX_ANCESTORS OKW_MAX_BLOCKS
 #define OKI_ROW_BLOCKS (OKI_MAX_ANCESTORS + OKW_MAX_BLOCKS)
-/* Keys looked up together. */
+/* Keys that one oki_table_find() looks up. */
 #define OKI_BATCH_KEYS 64u
-/* Blocks kept for new keys once they are out of the table; the rest is freed. */
+/* Removed blocks that are kept for new keys; more than these are freed. */
 #define OKI_SPARE_BLOCKS (4u * OKW_MAX_BLOCKS)
 
 /*
- * liburcu is not built with ThreadSanitizer, which therefore does not see that a block found in
- * the table was filled before it was added, nor that a reader left before the block was freed.
- * Both orders are told to it here: release on the earlier side, acquire on the later.
+ * liburcu is not built with ThreadSanitizer. So ThreadSanitizer does not see that a block is filled
+ * before it is added to the table, nor that readers leave before it is freed. These macros tell it:
+ * release on the earlier side, acquire on the later side.
  */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -49,11 +49,11 @@ void __tsan_release(void *address);
 #define OKI_ORDER_RELEASE(address) ((void)(address))
 #endif
 
-/* Blocks out of the table that one grace period is awaited for, as their first one has it. */
+/* In the first of a list of removed blocks, which wait for one RCU grace period together. */
 struct oki_gone {
 	struct rcu_head rcu;
 	struct oki_index *index;
-	struct oki_block *last;
+	struct oki_block *last; /* of the list */
 };
 
 struct oki_block {
@@ -62,30 +62,30 @@ struct oki_block {
 		struct { /* in the table */
 			struct cds_list_head lru;
 			struct oki_pin *pins; /* of leases; NULL: not pinned */
-			uint64_t parent;      /* hash of the key before this one, 0: none; a hint */
-			uint64_t sealed;      /* bit r: slots[r] holds every byte */
+			uint64_t parent;      /* hint: hash of the key before this one; 0: none */
+			uint64_t sealed;      /* bit r: every byte of slots[r] is in place */
 		};
-		struct { /* out of it */
+		struct { /* removed from the table */
 			struct oki_block *next;
 			struct oki_gone gone;
 		};
 	};
 	uint32_t namespace_id;
-	uint32_t holds; /* restores that read it */
+	uint32_t holds; /* restores that hold it */
 	uint8_t group;
 	uint8_t key_bytes;
 	uint8_t slot_count;
 	uint8_t filled;		/* slots that are not NULL: sealed or being written */
-	_Atomic uint8_t usable; /* every slot is sealed; never goes back */
+	_Atomic uint8_t usable; /* every slot is sealed; never becomes 0 again */
 	uint8_t listed;		/* is in oki_index.lru */
-	uint8_t in_request;	/* the call in progress has it, off the list */
-	uint8_t quarantined;	/* its bytes are counted as such */
+	uint8_t in_request;	/* the call in progress names it, so it must not be evicted */
+	uint8_t quarantined;	/* its bytes are counted as quarantined */
 	uint8_t key[OKW_MAX_KEY_BYTES];
 	struct oki_allocation *slots[];
 };
 #define OKI_BLOCK_BYTES(slots) (sizeof(struct oki_block) + (slots) * sizeof(void *))
 static_assert(OKI_BLOCK_BYTES(1) <= 112, "millions of these");
-/* One bucket head of the table per block. */
+/* The table has about one bucket head per block. */
 #define OKI_TABLE_SHARE sizeof(struct cds_lfht_node)
 
 struct oki_key {
@@ -96,16 +96,16 @@ struct oki_key {
 };
 
 /*
- * What one session pins. Outlives the session while another one knows a lease it looked up, so
- * that the next session in the slot starts from zero.
+ * What the leases of one session's lookups pin. It outlives the session while another session holds
+ * such a lease. So the next session in the same session slot starts with 0 bytes.
  */
 struct oki_account {
-	uint64_t bytes; /* each block once */
+	uint64_t bytes; /* pinned; each block counts once */
 	uint64_t leases;
-	bool gone; /* the session */
+	bool gone; /* the session ended */
 };
 
-/* An account's leases on one block. */
+/* The leases of one account that pin one block. */
 struct oki_pin {
 	struct oki_pin *next;
 	struct oki_account *account;
@@ -114,9 +114,9 @@ struct oki_pin {
 
 struct oki_namespace {
 	struct oki_schema schema;
-	uint64_t block_bytes[OKV_MAX_GROUPS]; /* allocated, all rank slots together */
-	uint64_t hash;
-	size_t size;
+	uint64_t block_bytes[OKV_MAX_GROUPS]; /* allocated bytes of all rank slots together */
+	uint64_t hash;			      /* of canonical */
+	size_t size;			      /* of canonical */
 	uint8_t *canonical;
 };
 
@@ -141,7 +141,7 @@ struct oki_lease {
 	struct oki_block *blocks[];
 };
 
-/* A used slot whose lease is NULL: the lease ended, the session has not released it yet. */
+/* If `used` is set and lease is NULL, the lease ended and the session has not released it yet. */
 struct oki_lease_slot {
 	struct cds_list_head link;
 	struct oki_lease *lease;
@@ -151,7 +151,7 @@ struct oki_lease_slot {
 struct oki_session {
 	struct oki_account *account;
 	uint32_t free_count;
-	uint16_t free[OKW_LEASES]; /* a stack */
+	uint16_t free[OKW_LEASES]; /* stack of free lease slots */
 	struct oki_lease_slot slots[OKW_LEASES];
 };
 
@@ -163,20 +163,21 @@ struct oki_hold {
 	uint32_t group_count;
 	struct {
 		uint32_t group;
-		uint32_t first; /* position in the sequence of the group's ordinal 0 */
+		uint32_t first; /* position in the sequence of ordinal 0 */
 		uint64_t count; /* items of this request group */
 	} groups[OKW_MAX_GROUPS];
-	uint64_t count;
-	struct oki_block **blocks; /* beside items */
+	uint64_t count;		   /* items */
+	struct oki_block **blocks; /* blocks[i] belongs to items[i] */
 	struct oki_hold_block items[];
 };
 
 /* Work space of the call that holds the mutex. */
 struct oki_scratch {
-	/* Per request group, in sequence order: room for ancestors, then the request's keys. */
+	/* A sequence per request group: first ancestors, then the blocks of the request's keys. */
 	struct oki_block *rows[OKW_MAX_GROUPS][OKI_ROW_BLOCKS];
 	struct oki_allocation *allocations[OKW_MAX_BLOCKS];
-	/* Blocks among the first i of a group that no lease, no lease of this session pins. */
+	/* [group][i]: among the group's first i blocks, how many no lease pins (unpinned), and how
+	 * many no lease of this session's account pins (uncharged). */
 	uint32_t unpinned[OKW_MAX_GROUPS][OKW_MAX_BLOCKS + 1];
 	uint32_t uncharged[OKW_MAX_GROUPS][OKW_MAX_BLOCKS + 1];
 };
@@ -185,28 +186,28 @@ struct oki_index {
 	struct oki_pool *pool;
 	const struct oki_log *log;
 	uint64_t lease_ttl_ns;
-	uint64_t reserve_bytes; /* limits */
-	uint64_t session_bytes;
-	uint64_t largest_piece; /* no allocation can be larger */
-	uint64_t seed;
+	uint64_t reserve_bytes; /* what all leases may pin */
+	uint64_t session_bytes; /* what one account may pin */
+	uint64_t largest_piece; /* no allocation can be larger; bytes */
+	uint64_t seed;		/* of key hashes */
 	struct cds_lfht *table;
 	struct oki_namespace *_Atomic namespaces[OKI_MAX_NAMESPACES]; /* id - 1; set once */
 	_Atomic uint64_t lookups;
 	_Atomic uint64_t lookup_keys;
 	_Atomic uint64_t lookup_hits;
-	struct oki_block *_Atomic returned; /* no reader sees them any more; linked by next */
+	struct oki_block *_Atomic returned; /* list of removed blocks that no reader can see */
 
 	pthread_mutex_t mutex;
 	uint32_t namespace_count;
-	struct cds_list_head lru; /* least recent first; only what may go */
-	struct cds_list_head quarantine;
-	struct cds_list_head lease_expiry; /* the TTL is one for all: order of renewal */
+	struct cds_list_head lru;	 /* blocks that may be evicted, least recently used first */
+	struct cds_list_head quarantine; /* of holds */
+	struct cds_list_head lease_expiry; /* in order of renewal, as all have the same TTL */
 	struct cds_list_head lease_buckets[OKI_LEASE_BUCKETS];
 	struct oki_session *sessions[OKW_MAX_SESSIONS];
-	struct oki_block *gone; /* out of the table since the mutex was taken, last one first */
+	struct oki_block *gone; /* list of blocks removed since the mutex was taken */
 	uint64_t gone_count;
 	struct oki_block *spare_blocks;
-	uint64_t spare_block_count; /* with those in returned or on their way there */
+	uint64_t spare_block_count; /* also counts those in `returned`, now or after RCU */
 	struct oki_pin_slab *pin_slabs;
 	struct oki_pin *spare_pins;
 	uint64_t spare_pin_count;
@@ -219,8 +220,8 @@ struct oki_index {
 	uint64_t evictions;
 	uint64_t published_blocks;
 	uint64_t restored_blocks;
-	uint8_t random[1024];
-	size_t random_left;
+	uint8_t random[1024]; /* for lease ids */
+	size_t random_left;   /* bytes not used yet */
 	struct oki_scratch scratch;
 };
 
@@ -229,11 +230,11 @@ struct oki_index {
 /* NULL: unknown. */
 struct oki_namespace *oki_namespace_get(struct oki_index *index, uint32_t id);
 void oki_namespaces_fini(struct oki_index *index);
-/* The same for a request, whose namespace may be unknown. */
+/* The same with an error for an unknown namespace. */
 int oki_namespace_find(struct oki_index *index, uint32_t id, const struct oki_namespace **ret_ns,
 		       struct okv_error *err);
 int oki_rank_check(const struct oki_namespace *ns, uint32_t rank_slot, struct okv_error *err);
-/* Groups known and distinct, counts and key sizes within limits. */
+/* Check that the group is known and not in *groups_seen yet, and check count and key size. */
 int oki_keys_check(const struct oki_namespace *ns, const struct oki_index_keys *keys,
 		   uint32_t *groups_seen, struct okv_error *err);
 
@@ -241,58 +242,59 @@ int oki_keys_check(const struct oki_namespace *ns, const struct oki_index_keys *
 
 uint64_t oki_key_hash(const struct oki_index *index, const struct oki_key *key);
 bool oki_block_has_key(const struct oki_block *block, const struct oki_key *key);
-/* `count` keys that follow each other from first->data on. NULL: not there. */
+/* Find the blocks of `count` keys, packed from first->data on; NULL: not in the table. */
 void oki_table_find(struct oki_index *index, const struct oki_key *first, uint32_t count,
 		    uint64_t *ret_hashes, struct oki_block **ret_blocks);
-/* NULL: the parent is not cached (or was never named). likely: a block of the table to try first,
- * or NULL. */
+/* The parent of a block; NULL: unknown or not in the table. likely: a block to try first, or
+ * NULL. */
 struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_block *block,
 				   struct oki_block *likely);
-/* A block without slots, in the table, not listed; or the one that is there. NULL: no memory. */
+/* Add a block without slots that is not listed; or return the one there. NULL: no memory. */
 struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const struct oki_key *key,
 				uint32_t slot_count);
-/* Out of the table; freed, or used again, once no reader can see it. */
+/* Remove a block. It is freed or used again when no reader can see it any more. */
 void oki_table_remove(struct oki_index *index, struct oki_block *block);
-/* Let readers leave what was removed: once for all of it, at the end of a call. */
+/* Start one grace period for all blocks that a call removed, at the end of the call. */
 void oki_table_reclaim(struct oki_index *index);
-/* No reader is left, and no grace period under way. */
+/* Free the spare blocks. Call it when no reader is left and no grace period is pending. */
 void oki_table_fini(struct oki_index *index);
 static inline bool oki_block_usable(const struct oki_block *block)
 {
 	return atomic_load_explicit(&block->usable, memory_order_acquire);
 }
-/* Leave the read side: what was read so far comes before any free that waited for it. */
+/* rcu_read_unlock(), with the order that ThreadSanitizer must know. */
 void oki_read_unlock(void);
 
-/* ---- usable.c ---- */
+/* ---- prefix.c ---- */
 
 struct oki_usable_group {
 	uint32_t block_tokens;
-	uint32_t need;	/* blocks wanted at the end of a prefix, all of a shorter one */
+	uint32_t need;	/* a prefix needs its last `need` blocks, or all if it has fewer */
 	uint32_t count; /* entries of run */
-	uint16_t run[OKW_MAX_BLOCKS]; /* how many usable blocks in a row end here */
+	uint16_t run[OKW_MAX_BLOCKS]; /* [i]: consecutive usable blocks that end with block i */
 };
 
 struct oki_usable {
-	uint64_t limit; /* no prefix is longer */
-	uint64_t step;	/* every prefix is a multiple; 0: none can be */
+	uint64_t limit; /* tokens; no usable prefix is longer */
+	uint64_t step;	/* tokens; every usable prefix is a multiple; 0: there can be none */
 	uint32_t group_count;
 	struct oki_usable_group groups[OKW_MAX_GROUPS];
 };
 
-/* Look every key up that matters. blocks (may be NULL): scratch rows, filled as far as run is. */
+/* Look up every key that can matter. blocks (may be NULL): sequences, filled as far as run. */
 void oki_usable_probe(struct oki_index *index, const struct oki_namespace *ns,
 		      const struct oki_index_lookup *ask,
 		      struct oki_block *(*blocks)[OKI_ROW_BLOCKS], struct oki_usable *ret_usable);
-/* The longest prefix of at most `limit` tokens that every group supports; 0: none. */
+/* The longest usable prefix of at most `limit` tokens, in tokens; 0: none. */
 uint64_t oki_usable_best(const struct oki_usable *usable, uint64_t limit);
-/* The blocks [*ret_first, + *ret_count) that a prefix of `tokens` takes from a group. */
+/* The *ret_count blocks, from *ret_first on, that a prefix of `tokens` needs of a group. */
 void oki_usable_range(const struct oki_usable_group *group, uint64_t tokens, uint32_t *ret_first,
 		      uint32_t *ret_count);
 
 /* ---- evict.c ---- */
 
-/* Blocks of several groups by where they end in the sequence, last first. */
+/* Iterates over blocks of several groups, from the one that ends last in the sequence to the one
+ * that ends first. */
 struct oki_walk {
 	uint32_t count;
 	struct {
@@ -303,32 +305,34 @@ struct oki_walk {
 	} rows[OKW_MAX_GROUPS];
 };
 
-/* blocks: in sequence order, `first` the position of blocks[0]. */
+/* blocks: in sequence order; first: position of blocks[0] in the sequence. */
 void oki_walk_add(struct oki_walk *walk, struct oki_block **blocks, uint64_t count, int64_t first,
 		  uint32_t block_tokens);
 struct oki_block *oki_walk_next(struct oki_walk *walk);
 
 /*
- * A sequence is settled from its tail to its head, so its neighbours in the list are most often
- * those in the sequence: whom the group has next to a block. NULL: not listed, or nobody near.
+ * Guess a block's parent or child in its sequence. A sequence enters the LRU list from its tail to
+ * its head, so neighbours in the sequence are usually neighbours in the list. Returns the nearest
+ * block of the same group; NULL: not listed, or none is near.
  */
 struct oki_block *oki_block_likely_parent(const struct oki_index *index,
 					  const struct oki_block *block);
 struct oki_block *oki_block_likely_child(const struct oki_index *index,
 					 const struct oki_block *block);
-/* It may not go now. */
+/* Take a block off the LRU list, so that it is not evicted. */
 void oki_block_keep(struct oki_block *block);
-/* If nothing keeps it: the most recent of those that may go; without slots it disappears. */
+/* If a block may be evicted, put it at the end of the LRU list, or drop it if it has no slots. */
 void oki_block_settle(struct oki_index *index, struct oki_block *block);
 /* Clear `in_request` and settle, for every block of the walk. */
 void oki_walk_settle(struct oki_index *index, struct oki_walk *walk);
-/* Make room for `count` pieces of `bytes`, as far as that goes. Returns how many fit. */
+/* Evict until `count` allocations of `bytes` fit or the list is empty. Returns how many fit. */
 uint64_t oki_evict_for(struct oki_index *index, uint64_t bytes, uint64_t count);
+/* Free a block's slots and remove it from list and table. */
 void oki_block_drop(struct oki_index *index, struct oki_block *block);
 
 /* ---- pin.c ---- */
 
-/* Spare pins for `count` calls of oki_pin_block(). */
+/* Allocate spare pins, so that `count` calls of oki_pin_block() cannot fail. False: no memory. */
 bool oki_pins_reserve(struct oki_index *index, uint64_t count);
 void oki_pins_fini(struct oki_index *index);
 void oki_pin_block(struct oki_index *index, struct oki_block *block, struct oki_account *account,
@@ -339,26 +343,27 @@ bool oki_pinned_by(struct oki_block *block, const struct oki_account *account);
 
 /* ---- lease.c ---- */
 
-/* The session's slots, made on first use. NULL: no memory. */
+/* The session's lease slots, created on first use. NULL: no memory. */
 struct oki_session *oki_session_get(struct oki_index *index, uint32_t session);
-/* A lease object with room for block_count blocks and a fresh id; not yet known to anyone. */
+/* A lease object with room for block_count blocks and a new id. No session holds it yet. */
 int oki_lease_alloc(struct oki_index *index, uint64_t block_count, struct oki_lease **ret_lease,
 		    struct okv_error *err);
-/* Register a filled lease; the session has a free slot. Pins its blocks (pins are reserved). */
+/* Start a filled lease: pin its blocks (call oki_pins_reserve() before) and give it a lease slot
+ * of the session, which must have a free one. Returns the slot. */
 uint32_t oki_lease_start(struct oki_index *index, struct oki_lease *lease,
 			 struct oki_session *session, uint64_t now_ns);
 void oki_lease_end(struct oki_index *index, struct oki_lease *lease);
 void oki_lease_renew(struct oki_index *index, struct oki_lease *lease, uint64_t now_ns);
 void oki_lease_reply(const struct oki_lease *lease, uint32_t slot,
 		     struct okw_lookup_reply *ret_reply);
-/* What this session knows under that slot and id; NULL: nothing that lives. */
+/* The lease in this slot of the session; NULL: none, ended, or with another id. */
 struct oki_lease *oki_lease_known(struct oki_index *index, uint32_t session, uint32_t slot,
 				  const uint8_t id[16]);
 void oki_leases_expire(struct oki_index *index, uint64_t now_ns);
 
 /* ---- hold.c ---- */
 
-/* Empty, with room for `capacity` blocks. NULL: no memory. */
+/* An empty hold with room for `capacity` blocks. NULL: no memory. */
 struct oki_hold *oki_hold_alloc(uint64_t capacity);
 void oki_hold_add(struct oki_hold *hold, struct oki_block *block, uint32_t request_group,
 		  uint32_t ordinal);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Leases: who knows them, when they end. */
+/* [M] Leases: which sessions hold them, and when they end. */
 #include "index/index_private.h"
 
 #include <errno.h>
@@ -31,7 +31,8 @@ struct oki_session *oki_session_get(struct oki_index *index, uint32_t session)
 	return made;
 }
 
-static void account_check(struct oki_account *account)
+/* Free an account that nothing refers to any more. */
+static void account_free_unused(struct oki_account *account)
 {
 	if (account->gone && account->leases == 0)
 		free(account);
@@ -56,8 +57,8 @@ static struct oki_lease *find(struct oki_index *index, const uint8_t id[16])
 	return NULL;
 }
 
-/* Ids come from a small store, so that a lookup seldom pays for the system call. */
-static bool draw_id(struct oki_index *index, uint8_t ret_id[16])
+/* Ids come from a buffer of random bytes, so that few lookups pay for the system call. */
+static bool next_id(struct oki_index *index, uint8_t ret_id[16])
 {
 	if (index->random_left < 16) {
 		ssize_t got;
@@ -80,7 +81,7 @@ int oki_lease_alloc(struct oki_index *index, uint64_t block_count, struct oki_le
 		calloc(1, sizeof(*lease) + block_count * sizeof(lease->blocks[0]));
 	if (!lease)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_PREPARE, "no memory for a lease");
-	if (!draw_id(index, lease->id)) {
+	if (!next_id(index, lease->id)) {
 		int os_error = errno;
 		free(lease);
 		return oki_fail_os(err, OKV_E_AGAIN, OKV_STAGE_PREPARE, os_error,
@@ -92,7 +93,8 @@ int oki_lease_alloc(struct oki_index *index, uint64_t block_count, struct oki_le
 
 /* ---- the life of a lease ---- */
 
-static uint32_t learn(struct oki_session *session, struct oki_lease *lease)
+/* Take a free lease slot of the session for the lease. */
+static uint32_t slot_take(struct oki_session *session, struct oki_lease *lease)
 {
 	uint32_t number = session->free[--session->free_count];
 	struct oki_lease_slot *slot = &session->slots[number];
@@ -123,7 +125,7 @@ uint32_t oki_lease_start(struct oki_index *index, struct oki_lease *lease,
 	cds_list_add(&lease->bucket, bucket(index, lease->id));
 	oki_lease_renew(index, lease, now_ns);
 	index->leases++;
-	return learn(session, lease);
+	return slot_take(session, lease);
 }
 
 void oki_lease_renew(struct oki_index *index, struct oki_lease *lease, uint64_t now_ns)
@@ -159,7 +161,7 @@ void oki_lease_end(struct oki_index *index, struct oki_lease *lease)
 	cds_list_del(&lease->expiry);
 	unpin(index, lease);
 	lease->account->leases--;
-	account_check(lease->account);
+	account_free_unused(lease->account);
 	index->leases--;
 	free(lease);
 }
@@ -226,7 +228,7 @@ static int open_locked(struct oki_index *index, uint32_t namespace_id, uint32_t 
 				"ended ones too",
 				OKW_LEASES);
 	oki_lease_renew(index, lease, now_ns);
-	oki_lease_reply(lease, learn(session, lease), ret_reply);
+	oki_lease_reply(lease, slot_take(session, lease), ret_reply);
 	return 0;
 }
 
@@ -253,10 +255,10 @@ struct oki_lease *oki_lease_known(struct oki_index *index, uint32_t session, uin
 }
 
 /*
- * A slot returns to the stack only here, when its session lets go of it: were it reused once the
- * lease ends, the session's late release would hit a lease it never meant.
+ * A lease slot becomes free only here, when its session releases it, and not when its lease ends:
+ * otherwise a late release by the session could hit a new lease in the same slot.
  */
-static void forget(struct oki_index *index, struct oki_session *session, uint32_t number)
+static void slot_release(struct oki_index *index, struct oki_session *session, uint32_t number)
 {
 	struct oki_lease_slot *slot = &session->slots[number];
 	if (!slot->used)
@@ -278,7 +280,7 @@ void oki_index_lease_release(struct oki_index *index, uint32_t session, uint32_t
 		return;
 	oki_index_lock(index);
 	if (index->sessions[session])
-		forget(index, index->sessions[session], lease_slot);
+		slot_release(index, index->sessions[session], lease_slot);
 	oki_index_unlock(index);
 }
 
@@ -290,10 +292,10 @@ void oki_index_session_end(struct oki_index *index, uint32_t session)
 	struct oki_session *gone = index->sessions[session];
 	if (gone) {
 		for (uint32_t i = 0; i < OKW_LEASES; i++)
-			forget(index, gone, i);
+			slot_release(index, gone, i);
 		index->sessions[session] = NULL;
 		gone->account->gone = true;
-		account_check(gone->account);
+		account_free_unused(gone->account);
 		free(gone);
 	}
 	oki_index_unlock(index);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Cache identities: canonical bytes ↔ id, schema by id. */
+/* [M] Namespaces: an id for each canonical identity, and the schema of each id. */
 #include "index/index_private.h"
 
 #include <stdlib.h>

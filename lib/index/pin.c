@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Who keeps a block by lease, and how many bytes that is for whom. */
+/* [M] Pins: the accounts whose leases pin a block, and the bytes that each account pins. */
 #include "index/index_private.h"
 
 #include <stdlib.h>
 #include "base/error.h"
 
-#define SLAB_PINS 170u /* with its link just under 4 KiB */
+#define SLAB_PINS 170u /* a slab is just smaller than 4 KiB */
 
-/* Side by side, since a lease takes many at once; they live as long as the index. */
+/* Pins are adjacent, since a lease takes many at once. Slabs live as long as the index. */
 struct oki_pin_slab {
 	struct oki_pin_slab *next;
 	struct oki_pin pins[SLAB_PINS];
@@ -43,7 +43,7 @@ void oki_pins_fini(struct oki_index *index)
 	}
 }
 
-/* Where the block's list has the account's pin, or its end. */
+/* The link to the account's pin in the block's list, or the link at its end. */
 static struct oki_pin **pin_of(struct oki_block *block, const struct oki_account *account)
 {
 	struct oki_pin **at = &block->pins;

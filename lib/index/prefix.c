@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Which prefix of a sequence is usable, from which of its blocks are there. */
+/* [M] Finds which prefix of a sequence is usable. */
 #include "index/index_private.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
-/* Least common multiple, or 0 where it is beyond 64 bits: no prefix is that long. */
+/* Least common multiple, or 0 if it exceeds 64 bits: no prefix is that long. */
 static uint64_t lcm(uint64_t a, uint64_t b)
 {
 	uint64_t product;
@@ -35,7 +35,7 @@ static uint32_t blocks_needed(const struct oki_schema_group *group)
 	}
 }
 
-/* How far the group's keys matter: a full group ends at its first gap, where *ret_gap is set. */
+/* Append blocks to run. A full group ends at its first unusable block: then *ret_gap is set. */
 static void add_found(struct oki_usable_group *group, struct oki_block *const *found,
 		      uint32_t count, bool *ret_gap)
 {
@@ -54,12 +54,12 @@ static void add_found(struct oki_usable_group *group, struct oki_block *const *f
 }
 
 /*
- * With the mutex held: the keys behind that of `block`, for as long as the list has them in a row.
- * That is one miss of the cache for a block, where a search has several.
+ * With the mutex held: find the blocks of keys that follow `block`, as long as the LRU list has
+ * them as neighbours. That costs one cache miss per block; a search in the table costs several.
  */
-static uint32_t find_in_row(struct oki_index *index, const struct oki_block *block,
-			    const struct oki_key *first, uint32_t count,
-			    struct oki_block **ret_blocks)
+static uint32_t find_by_list(struct oki_index *index, const struct oki_block *block,
+			     const struct oki_key *first, uint32_t count,
+			     struct oki_block **ret_blocks)
 {
 	struct oki_key key = *first;
 	uint32_t n = 0;
@@ -74,7 +74,7 @@ static uint32_t find_in_row(struct oki_index *index, const struct oki_block *blo
 	return n;
 }
 
-/* At most `limit` keys. Few at first, in case that nothing of the sequence is there. */
+/* Look up at most `limit` keys. The first batch is small, since often no block is cached. */
 static void probe_group(struct oki_index *index, uint32_t namespace_id,
 			const struct oki_index_keys *keys, uint64_t limit,
 			struct oki_block **blocks, struct oki_usable_group *group)
@@ -90,7 +90,7 @@ static void probe_group(struct oki_index *index, uint32_t namespace_id,
 		struct oki_key key = {namespace_id, keys->group, keys->key_bytes,
 				      keys->keys + (size_t)at * keys->key_bytes};
 		n = batch < count - at ? batch : count - at;
-		uint32_t row = last ? find_in_row(index, last, &key, n, found) : 0;
+		uint32_t row = last ? find_by_list(index, last, &key, n, found) : 0;
 		if (row > 0)
 			n = row;
 		else
@@ -118,7 +118,7 @@ void oki_usable_probe(struct oki_index *index, const struct oki_namespace *ns,
 		usable->groups[i].need = blocks_needed(schema);
 		usable->step = lcm(usable->step, schema->block_tokens);
 	}
-	/* Full groups first: behind their first gap nothing of the other groups matters. */
+	/* Full groups first: no usable prefix goes past their first unusable block. */
 	for (int full = 1; full >= 0; full--) {
 		for (uint32_t i = 0; i < ask->group_count; i++) {
 			struct oki_usable_group *group = &usable->groups[i];

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Publish: a slot for every key that has none, as far as space goes. */
+/* [M] Publish: allocates a slot for every key that has none, until space runs out. */
 #include "index/index_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
 
-/* One publish being prepared. The request's blocks lie in scratch rows, from KEYS_AT on, their
- * ancestors before; all of them are named, so that room is not made at their cost. */
+/* One publish that is prepared. The scratch rows have the blocks of the request from KEYS_AT on,
+ * and their ancestors before that. All of them get `in_request` and leave the LRU list, so that
+ * making space does not evict them. */
 #define KEYS_AT OKI_MAX_ANCESTORS
 
-struct storing {
+struct publish_ctx {
 	struct oki_index *index;
 	const struct oki_namespace *ns;
 	const struct oki_index_publish *ask;
 	struct oki_hold *hold;
-	uint64_t missing;
-	uint32_t named[OKW_MAX_GROUPS];
-	uint32_t ancestors[OKW_MAX_GROUPS];
+	uint64_t missing;		    /* keys whose slot must be allocated */
+	uint32_t named[OKW_MAX_GROUPS];	    /* blocks from KEYS_AT on */
+	uint32_t ancestors[OKW_MAX_GROUPS]; /* blocks before KEYS_AT */
 	struct oki_publish_counts counts;
 };
 
-static int name_block(struct storing *s, uint32_t i, uint32_t ordinal, struct oki_block *block,
+static int name_block(struct publish_ctx *s, uint32_t i, uint32_t ordinal, struct oki_block *block,
 		      uint64_t parent, struct okv_error *err)
 {
 	if (!block)
@@ -45,9 +46,9 @@ static int name_block(struct storing *s, uint32_t i, uint32_t ordinal, struct ok
 	return 0;
 }
 
-/* *hash: of the key before these; then of the last of these. */
-static int name_batch(struct storing *s, uint32_t i, uint32_t first, uint32_t count, uint64_t *hash,
-		      struct okv_error *err)
+/* *hash: of the key before these keys; on return, of the last of them. */
+static int name_batch(struct publish_ctx *s, uint32_t i, uint32_t first, uint32_t count,
+		      uint64_t *hash, struct okv_error *err)
 {
 	const struct oki_index_keys *keys = &s->ask->groups[i].keys;
 	struct oki_key key = {s->ask->namespace_id, keys->group, keys->key_bytes,
@@ -68,7 +69,7 @@ static int name_batch(struct storing *s, uint32_t i, uint32_t first, uint32_t co
 	return 0;
 }
 
-static int name_keys(struct storing *s, struct okv_error *err)
+static int name_keys(struct publish_ctx *s, struct okv_error *err)
 {
 	for (uint32_t i = 0; i < s->ask->group_count; i++) {
 		const struct oki_index_publish_keys *group = &s->ask->groups[i];
@@ -86,8 +87,8 @@ static int name_keys(struct storing *s, struct okv_error *err)
 	return 0;
 }
 
-/* A tail without what comes before it is of no use. */
-static void name_ancestors(struct storing *s)
+/* Ancestors must not be evicted either: without them the new blocks are of no use. */
+static void name_ancestors(struct publish_ctx *s)
 {
 	for (uint32_t i = 0; i < s->ask->group_count; i++) {
 		struct oki_block **row = s->index->scratch.rows[i];
@@ -104,8 +105,8 @@ static void name_ancestors(struct storing *s)
 	}
 }
 
-/* Stretches of one size, so that the blocks of a publish lie side by side. False: no more. */
-static bool store_group(struct storing *s, uint32_t i)
+/* One call for all slots of a group, so that they are adjacent where possible. False: no space. */
+static bool store_group(struct publish_ctx *s, uint32_t i)
 {
 	struct oki_block **blocks = &s->index->scratch.rows[i][KEYS_AT];
 	struct oki_allocation **out = s->index->scratch.allocations;
@@ -131,8 +132,8 @@ static bool store_group(struct storing *s, uint32_t i)
 	return got == lacking;
 }
 
-/* What was named becomes the most recent; what got no slot disappears again. */
-static void unname(struct storing *s)
+/* Named blocks become the most recently used. New blocks that got no slot are dropped. */
+static void settle_named(struct publish_ctx *s)
 {
 	struct oki_walk walk = {0};
 
@@ -146,15 +147,15 @@ static void unname(struct storing *s)
 	oki_walk_settle(s->index, &walk);
 }
 
-static int store(struct storing *s, struct okv_error *err)
+static int store(struct publish_ctx *s, struct okv_error *err)
 {
 	int rc = name_keys(s, err);
 	if (rc < 0)
-		goto unname;
+		goto settle;
 	s->hold = oki_hold_alloc(s->missing);
 	if (!s->hold) {
 		rc = oki_fail(err, OKV_E_NOMEM, OKV_STAGE_PREPARE, "no memory for a hold");
-		goto unname;
+		goto settle;
 	}
 	s->hold->publish = true;
 	s->hold->namespace_id = s->ask->namespace_id;
@@ -183,8 +184,8 @@ static int store(struct storing *s, struct okv_error *err)
 		s->index->holds++;
 	}
 
-unname:
-	unname(s);
+settle:
+	settle_named(s);
 	return rc;
 }
 
@@ -215,7 +216,7 @@ int oki_index_publish_begin(struct oki_index *index, const struct oki_index_publ
 			    struct oki_hold **ret_hold, struct oki_publish_counts *ret_counts,
 			    struct okv_error *err)
 {
-	struct storing s = {.index = index, .ask = ask};
+	struct publish_ctx s = {.index = index, .ask = ask};
 	int rc = check(index, ask, &s.ns, err);
 	if (rc < 0)
 		return rc;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Key → block: a liburcu hash table, read without a lock. */
+/* [M] The hash table from keys to blocks (liburcu), read without a lock. */
 #include "index/index_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-/* Stands for "readers have left" in what ThreadSanitizer is told; never written. */
+/* ThreadSanitizer is told about the end of read sections with this address; never written. */
 static char grace;
 
 void oki_read_unlock(void)
@@ -37,7 +37,7 @@ static int key_matches(struct cds_lfht_node *node, const void *arg)
 	return oki_block_has_key(caa_container_of(node, struct oki_block, node), arg);
 }
 
-/* The table compares whole hashes before it asks; a hint needs no more. */
+/* The table has compared the hashes already. That is enough, since the parent is only a hint. */
 static int sequence_matches(struct cds_lfht_node *node, const void *arg)
 {
 	const struct oki_block *block = caa_container_of(node, struct oki_block, node);
@@ -64,7 +64,7 @@ void oki_table_find(struct oki_index *index, const struct oki_key *first, uint32
 
 	for (uint32_t i = 0; i < count; i++, key.data += key.bytes)
 		ret_hashes[i] = oki_key_hash(index, &key);
-	/* With nothing in between, the CPU waits for the memory of several searches at once. */
+	/* Searches follow each other directly, so that the CPU overlaps their cache misses. */
 	key.data = first->data;
 	for (uint32_t i = 0; i < count; i++, key.data += key.bytes)
 		ret_blocks[i] = find(index, ret_hashes[i], key_matches, &key);
@@ -84,13 +84,13 @@ struct oki_block *oki_table_parent(struct oki_index *index, const struct oki_blo
 {
 	if (!block->parent)
 		return NULL;
-	/* A hash costs far less than the cache misses of a search. */
+	/* Hashing a key costs much less than the cache misses of a search. */
 	if (likely && is_parent(index, likely, block))
 		return likely;
 	return find(index, block->parent, sequence_matches, block);
 }
 
-/* Memory of a block that went is most often there: evicting made the room for this one. */
+/* Usually reuses the memory of an evicted block. */
 static struct oki_block *new_block(struct oki_index *index, uint32_t slot_count)
 {
 	if (!index->spare_blocks)
@@ -106,7 +106,7 @@ static struct oki_block *new_block(struct oki_index *index, uint32_t slot_count)
 	return calloc(1, OKI_BLOCK_BYTES(slot_count));
 }
 
-static void spare_block(struct oki_index *index, struct oki_block *block)
+static void push_spare(struct oki_index *index, struct oki_block *block)
 {
 	block->next = index->spare_blocks;
 	index->spare_blocks = block;
@@ -129,7 +129,7 @@ struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const st
 	struct cds_lfht_node *there =
 		cds_lfht_add_unique(index->table, hash, key_matches, key, &block->node);
 	if (there != &block->node) {
-		spare_block(index, block);
+		push_spare(index, block);
 		return caa_container_of(there, struct oki_block, node);
 	}
 	index->blocks++;
@@ -159,7 +159,7 @@ static void return_gone(struct rcu_head *head)
 	struct oki_block *last = first->gone.last;
 	struct oki_block *_Atomic *returned = &first->gone.index->returned;
 
-	/* Taken all at once only, so that no block can come back in between. */
+	/* No ABA problem: the list is only ever taken whole. */
 	last->next = atomic_load(returned);
 	while (!atomic_compare_exchange_weak(returned, &last->next, first))
 		;
@@ -188,7 +188,7 @@ void oki_table_reclaim(struct oki_index *index)
 	index->gone = NULL;
 	index->gone_count = 0;
 	first->gone.index = index;
-	/* G7: freed or used again only after every reader that could hold one has left. */
+	/* G7: freed or used again only after every reader that could see one has left. */
 	OKI_ORDER_RELEASE(&grace);
 	call_rcu(&first->gone.rcu, keep ? return_gone : free_gone);
 }
