@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Which bytes of the shards are whose. Not thread-safe: the index's lock covers it. */
+/* [M] The pool: allocates ranges of the shards. Not thread-safe: the index's mutex protects it. */
 #include "arena/alloc.h"
 
 #include <inttypes.h>
@@ -7,16 +7,16 @@
 #include "arena/bins.h"
 #include "base/error.h"
 
-#define SLAB_OBJECTS 1023u /* with its link just under a multiple of 4 KiB */
-#define MAX_SHARDS 64u	   /* zones fit a mask */
+#define SLAB_OBJECTS 1023u /* a slab is just smaller than a multiple of 4 KiB */
+#define MAX_SHARDS 64u	   /* a 64-bit mask has a bit for each zone */
 
-/* Objects come from slabs that live as long as the pool. */
+/* Allocation objects come from slabs that live as long as the pool. */
 struct slab {
 	struct slab *next;
 	struct oki_allocation objects[SLAB_OBJECTS];
 };
 
-/* Free space of all shards on one node. */
+/* The free extents of all shards on one NUMA node. */
 struct zone {
 	int32_t node;
 	struct oki_bins bins;
@@ -35,7 +35,7 @@ struct oki_pool {
 
 static void push_spare(struct oki_pool *pool, struct oki_allocation *object)
 {
-	object->is_free = true; /* so that a second free of it is noticed */
+	object->is_free = true; /* so that oki_pool_free() detects a second free */
 	object->after = pool->spare;
 	pool->spare = object;
 }
@@ -98,7 +98,7 @@ int oki_pool_create(const uint64_t *shard_bytes, const int32_t *shard_nodes, uin
 		rc = oki_fail(err, OKV_E_NOMEM, OKV_STAGE_NONE, "out of memory");
 		goto destroy;
 	}
-	/* Backwards, so that shards of equal size are used from the first on. */
+	/* Backwards: the last inserted extent of a size is used first, which should be shard 0. */
 	for (uint32_t i = shard_count; i > 0; i--) {
 		rc = add_shard(pool, i - 1, shard_bytes[i - 1], shard_nodes[i - 1], err);
 		if (rc < 0)
@@ -133,35 +133,35 @@ static void unlink_extent(struct oki_allocation *extent)
 		extent->after->before = extent->before;
 }
 
-static void link_before(struct oki_allocation *extent, struct oki_allocation *piece)
+static void link_before(struct oki_allocation *extent, struct oki_allocation *allocation)
 {
-	piece->before = extent->before;
-	piece->after = extent;
-	if (piece->before)
-		piece->before->after = piece;
-	extent->before = piece;
+	allocation->before = extent->before;
+	allocation->after = extent;
+	if (allocation->before)
+		allocation->before->after = allocation;
+	extent->before = allocation;
 }
 
-/* Cut pieces off the low end of a free extent. Fewer than count only when malloc() fails. */
-static uint32_t carve(struct oki_pool *pool, struct oki_allocation *extent, uint64_t grains,
-		      uint32_t count, struct oki_allocation **out)
+/* Make allocations at the low end of a free extent. Fewer than count only when malloc() fails. */
+static uint32_t split_extent(struct oki_pool *pool, struct oki_allocation *extent, uint64_t grains,
+			     uint32_t count, struct oki_allocation **out)
 {
 	struct oki_bins *bins = &pool->zones[pool->shard_zone[extent->shard]].bins;
 	uint32_t n = 0;
 	oki_bins_remove(bins, extent);
 	while (n < count) {
-		struct oki_allocation *piece = take_spare(pool);
-		if (!piece)
+		struct oki_allocation *allocation = take_spare(pool);
+		if (!allocation)
 			break;
-		piece->start = extent->start;
-		piece->grains = grains;
-		piece->u.id = pool->next_id++;
-		piece->shard = extent->shard;
-		piece->is_free = false;
-		link_before(extent, piece);
+		allocation->start = extent->start;
+		allocation->grains = grains;
+		allocation->u.id = pool->next_id++;
+		allocation->shard = extent->shard;
+		allocation->is_free = false;
+		link_before(extent, allocation);
 		extent->start += grains;
 		extent->grains -= grains;
-		out[n++] = piece;
+		out[n++] = allocation;
 	}
 	pool->used += n * grains;
 	if (extent->grains > 0) {
@@ -205,14 +205,14 @@ static uint32_t alloc_in(struct oki_pool *pool, uint64_t zones, uint64_t grains,
 		struct oki_allocation *extent = fit_in(pool, zones, grains * left);
 		if (!extent)
 			extent = longest_in(pool, zones);
-		/* The longest is known to 3 %: a slightly longer one may still hold a piece. */
+		/* longest_in() may miss an extent that is up to 3 % longer; fit_in() finds it. */
 		if (extent && extent->grains < grains)
 			extent = fit_in(pool, zones, grains);
 		if (!extent)
 			break;
 		uint64_t room = extent->grains / grains;
 		uint32_t want = room < left ? (uint32_t)room : left;
-		uint32_t got = carve(pool, extent, grains, want, out + n);
+		uint32_t got = split_extent(pool, extent, grains, want, out + n);
 		n += got;
 		if (got < want)
 			break;
@@ -245,9 +245,9 @@ uint32_t oki_pool_alloc(struct oki_pool *pool, uint64_t bytes, uint32_t count, i
 	return n + alloc_in(pool, all & ~preferred, grains, count - n, out + n);
 }
 
-/* Merge a free extent that is in no bin with its free neighbour after it. */
-static void absorb(struct oki_pool *pool, struct oki_allocation *extent,
-		   struct oki_allocation *after)
+/* Merge a free extent with the free extent after it; neither is in a bin. */
+static void merge(struct oki_pool *pool, struct oki_allocation *extent,
+		  struct oki_allocation *after)
 {
 	extent->grains += after->grains;
 	unlink_extent(after);
@@ -266,11 +266,11 @@ void oki_pool_free(struct oki_pool *pool, struct oki_allocation *allocation)
 	pool->used -= allocation->grains;
 	if (after && after->is_free) {
 		oki_bins_remove(bins, after);
-		absorb(pool, extent, after);
+		merge(pool, extent, after);
 	}
 	if (before && before->is_free) {
 		oki_bins_remove(bins, before);
-		absorb(pool, before, extent);
+		merge(pool, before, extent);
 		extent = before;
 	}
 	oki_bins_insert(bins, extent);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Which bytes of the shards are whose. Not thread-safe: the index's lock covers it. */
+/* [M] The pool: allocates ranges of the shards. Not thread-safe: the index's mutex protects it. */
 #ifndef OKI_ARENA_ALLOC_H
 #define OKI_ARENA_ALLOC_H
 
@@ -7,11 +7,11 @@
 #include <stdint.h>
 #include <orbitkv/status.h>
 
-#define OKI_ALLOC_GRAIN 64u /* sizes and offsets are multiples */
+#define OKI_ALLOC_GRAIN 64u /* bytes; sizes and offsets are multiples of it */
 
 struct oki_pool;
 
-/* A live allocation; a small object of the pool's. */
+/* One allocation: an object of the pool that describes a range of a shard. */
 struct oki_allocation;
 
 int oki_pool_create(const uint64_t *shard_bytes, const int32_t *shard_nodes, uint32_t shard_count,
@@ -19,9 +19,9 @@ int oki_pool_create(const uint64_t *shard_bytes, const int32_t *shard_nodes, uin
 void oki_pool_destroy(struct oki_pool *pool);
 
 /*
- * Allocate up to count pieces of `bytes`, adjacent in ascending order wherever space allows:
- * one extent if one is free, else the longest extents first; shards of `node` (-1: any) come
- * first. Returns how many were allocated, in out[0..n), each with an id never used before.
+ * Make up to count allocations of `bytes` each, adjacent and in ascending order where space allows:
+ * all in one free extent if it is large enough, else in the longest extents first. Shards of `node`
+ * (-1: any) come first. Returns their number n, and out[0..n), each with an id that was never used.
  */
 uint32_t oki_pool_alloc(struct oki_pool *pool, uint64_t bytes, uint32_t count, int32_t node,
 			struct oki_allocation **out);
@@ -32,11 +32,11 @@ uint64_t oki_allocation_offset(const struct oki_allocation *allocation);
 uint64_t oki_allocation_id(const struct oki_allocation *allocation);
 uint64_t oki_allocation_bytes(const struct oki_allocation *allocation); /* rounded to the grain */
 
-/* How many pieces of `bytes` would fit now, in whatever places. */
+/* How many allocations of `bytes` would fit now, adjacent or not. */
 uint64_t oki_pool_fits(const struct oki_pool *pool, uint64_t bytes);
 uint64_t oki_pool_total(const struct oki_pool *pool);
 uint64_t oki_pool_used(const struct oki_pool *pool);
-/* Bookkeeping bytes per live allocation. */
+/* Bytes of heap memory per allocation. */
 uint64_t oki_allocation_overhead(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Payload memory: sealed memfd shards, touched on their node before anyone sees them. */
+/* [M] Shards: sealed memfds for payload, touched on their NUMA node before any engine maps them. */
 #include "arena/backing.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@
 struct layout {
 	uint64_t page;
 	uint64_t total;
-	uint64_t shard; /* every shard but the last, which has the rest */
+	uint64_t shard; /* bytes of every shard but the last, which has the rest */
 	uint32_t count;
 	int32_t nodes[OKI_MAX_NODES];
 	uint32_t node_count;
@@ -72,7 +72,7 @@ static int size_shards(const struct oki_backing_config *config, struct layout *l
 	return 0;
 }
 
-/* Huge pages have a pool of their own; what the Manager takes beside them is ordinary memory. */
+/* Huge pages come from a pool of their own; control memory is ordinary memory in any case. */
 static int check_memory(const struct oki_backing_config *config, const struct layout *layout,
 			struct okv_error *err)
 {
@@ -101,7 +101,8 @@ static int check_budget(const struct oki_backing_config *config, const struct la
 	int rc = check_memory(config, layout, err);
 	if (rc < 0 || config->numa < 0 || layout->nodes[0] < 0)
 		return rc;
-	/* A node asked for by number is a hard bound: the OOM killer waits behind it. */
+	/* Memory is bound strictly to a node that was given by number: if the node has too little,
+	 * the OOM killer ends the process. */
 	rc = oki_budget_read_node("", config->numa, config->huge_pages, &budget, err);
 	return rc < 0 ? rc : oki_budget_check(&budget, layout->total, err);
 }
@@ -127,7 +128,7 @@ static int open_shard(const struct oki_backing_config *config, const struct layo
 	return 0;
 }
 
-/* A node asked for by number is meant strictly; one that auto chose is a preference. */
+/* A node given by number is a strict binding; one chosen by OKV_NUMA_AUTO is a preference. */
 static int bind_shard(const struct oki_backing_config *config, struct oki_shard *shard,
 		      uint8_t *base, struct okv_error *err)
 {
@@ -169,7 +170,7 @@ static int map_shard(const struct oki_backing_config *config, const struct layou
 	return 0;
 }
 
-/* All mappings live only while memory is touched: the Manager itself needs none. */
+/* Map the shards only while they are touched: the Manager itself never reads or writes payload. */
 static int fill_shards(const struct oki_backing_config *config, const struct layout *layout,
 		       struct oki_shards *shards, struct okv_error *err)
 {

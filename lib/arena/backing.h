@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Payload memory: sealed memfd shards, touched on their node before anyone sees them. */
+/* [M] Shards: sealed memfds for payload, touched on their NUMA node before any engine maps them. */
 #ifndef OKI_ARENA_BACKING_H
 #define OKI_ARENA_BACKING_H
 
@@ -23,12 +23,12 @@ struct oki_shards {
 };
 
 struct oki_backing_config {
-	uint64_t memory_bytes; /* wanted; rounded up to whole pages per shard */
-	uint64_t shard_bytes;  /* 0: chosen so that there are at most OKW_MAX_SHARDS */
-	int32_t numa;	       /* OKV_NUMA_* or a node */
+	uint64_t memory_bytes; /* all shards together; rounded up to whole pages */
+	uint64_t shard_bytes;  /* 0: memory_bytes / OKW_MAX_SHARDS, at least 64 MiB */
+	int32_t numa;	       /* OKV_NUMA_* or the number of a node */
 	bool huge_pages;
-	uint32_t sessions;	/* whose control memory must have room beside the payload */
-	uint64_t session_bytes; /* of one */
+	uint32_t sessions;	/* sessions whose control memory must fit beside the payload */
+	uint64_t session_bytes; /* control memory of one session */
 	uint32_t touch_threads; /* 0: one per CPU, at most 16 */
 	okv_progress_fn *progress;
 	void *progress_arg;
@@ -36,11 +36,11 @@ struct oki_backing_config {
 };
 
 /*
- * Check the budget (host MemAvailable, cgroup v1/v2 limit, free huge pages of the pool really
- * used), then create, bind, allocate, first-touch in parallel and seal every shard. All or
- * nothing. OKV_E_BUDGET names requested, available and limit, with control memory counted;
- * OKV_E_INVAL an impossible node: NUMA auto falls back to nodes that have memory and keeps the
- * total.
+ * Check the budget (MemAvailable of the host, limits of cgroup v1 and v2, free huge pages). Then
+ * create every shard, bind it to its node, allocate and touch its pages in parallel, and seal it.
+ * On failure no shard exists. OKV_E_BUDGET: the text has the bytes requested (control memory too),
+ * available, and the limit. OKV_E_INVAL: an impossible size or node. With OKV_NUMA_AUTO a node that
+ * cannot be bound to is only logged.
  */
 int oki_shards_create(const struct oki_backing_config *config, struct oki_shards *ret_shards,
 		      struct okv_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Free extents sorted by size: two levels of bitmaps over lists (as in TLSF). */
+/* [M] Bins: free extents sorted by size, with two levels of bitmaps over lists (as in TLSF). */
 #include "arena/bins.h"
 
 #include <assert.h>
@@ -11,7 +11,8 @@
 static_assert(OKI_BIN_SPLIT == 1u << SPLIT_BITS, "split");
 static_assert(sizeof(struct oki_allocation) <= 64, "one cache line per allocation");
 
-/* Sizes below OKI_BIN_SPLIT have a bin each; above, the bits after the leading one choose it. */
+/* Each size below OKI_BIN_SPLIT has its own bin. Above, the leading bit and the SPLIT_BITS bits
+ * after it choose the bin. */
 static uint32_t bin_of(uint64_t grains)
 {
 	if (grains < OKI_BIN_SPLIT)
@@ -21,7 +22,7 @@ static uint32_t bin_of(uint64_t grains)
 	return (shift + 1) * OKI_BIN_SPLIT + split;
 }
 
-/* The first bin of which every member is at least this large. */
+/* The first bin in which every extent is at least this large. */
 static uint32_t bin_above(uint64_t grains)
 {
 	if (grains < OKI_BIN_SPLIT)
@@ -30,7 +31,7 @@ static uint32_t bin_above(uint64_t grains)
 	return bin_of(grains + (UINT64_C(1) << shift) - 1);
 }
 
-/* The first bin from this one on that has a member; OKI_BINS if none. */
+/* The first bin, from this one on, that is not empty; OKI_BINS if there is none. */
 static uint32_t next_bin(const struct oki_bins *bins, uint32_t from)
 {
 	if (from >= OKI_BINS)
@@ -85,7 +86,7 @@ void oki_bins_remove(struct oki_bins *bins, struct oki_allocation *extent)
 		bins->levels &= ~(UINT64_C(1) << level);
 }
 
-/* A search in vain lowers `most`, so that the next one like it costs nothing. */
+/* A search that fails lowers `most`, so that the same search costs nothing the next time. */
 static struct oki_allocation *search(struct oki_bin *bin, uint64_t grains)
 {
 	if (!bin->first || bin->most < grains)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] How much memory this host can still give. */
+/* [M] The budget: how much memory the Manager can still take on this host. */
 #include "arena/budget.h"
 
 #include <errno.h>
@@ -20,9 +20,9 @@
 struct controller {
 	const char *name;  /* in /proc/self/cgroup; "" for v2 */
 	const char *mount; /* under root */
-	const char *limit;
+	const char *limit; /* name of a file, as is usage */
 	const char *usage;
-	const char *cache; /* key in memory.stat of what can be dropped, or NULL */
+	const char *cache; /* key in memory.stat for file cache that can be dropped, or NULL */
 };
 
 static const struct controller memory_controllers[] = {
@@ -55,7 +55,7 @@ static FILE *open_under(const char *root, const char *dir, const char *file)
 	return fopen(path, "re");
 }
 
-/* A file that holds one number. "max" and anything else that is no number: false. */
+/* Read a file with one number. False if it has none ("max"). */
 static bool read_number(const char *root, const char *dir, const char *file, uint64_t *ret_value)
 {
 	FILE *f = open_under(root, dir, file);
@@ -66,7 +66,7 @@ static bool read_number(const char *root, const char *dir, const char *file, uin
 	return found;
 }
 
-/* The number behind a key in "key value", "key: value kB" or "Node 0 key: value kB" lines. */
+/* The number after a key, in lines "key value", "key: value kB" or "Node 0 key: value kB". */
 static bool find_number(FILE *f, const char *key, uint64_t *ret_value)
 {
 	char line[256];
@@ -128,7 +128,7 @@ static int read_host(const char *root, struct oki_budget *budget, struct okv_err
 	return 0;
 }
 
-/* Without /sys, /proc/meminfo tells about the default page size only: use it if that is ours. */
+/* Used without /sys. /proc/meminfo has only huge pages of the default size, which must be 2 MiB. */
 static bool huge_from_meminfo(const char *root, struct oki_budget *budget)
 {
 	FILE *f = open_under(root, "proc", "meminfo");
@@ -177,7 +177,7 @@ static void read_group(const char *root, const char *dir, const struct controlle
 	tighten(budget, minus(limit, minus(usage, cache)), limit, "cgroup");
 }
 
-/* Every group from ours to the top. One that is not mounted here (a container) is passed over. */
+/* Read every group from this process's up to the root. Skip one that is not mounted (container). */
 static void walk_up(const char *root, const struct controller *controller, char *group,
 		    struct oki_budget *budget)
 {
@@ -300,7 +300,7 @@ uint64_t oki_need_control(const struct oki_need *need)
 	       need->memory_bytes / CONTROL_SHARE;
 }
 
-/* The most payload whose control memory fits too. */
+/* The largest payload that fits together with its control memory. */
 static uint64_t fitting_memory(const struct oki_budget *budget, const struct oki_need *need)
 {
 	const struct oki_need bare = {.sessions = need->sessions,
@@ -311,7 +311,7 @@ static uint64_t fitting_memory(const struct oki_budget *budget, const struct oki
 	return room - room / (CONTROL_SHARE + 1);
 }
 
-/* The most sessions that fit beside this payload. */
+/* How many sessions fit beside this payload. */
 static uint64_t fitting_sessions(const struct oki_budget *budget, const struct oki_need *need)
 {
 	const struct oki_need bare = {.memory_bytes = need->memory_bytes};

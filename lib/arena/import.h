@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] Payload memory of a Manager, verified and mapped. */
+/* [E] Arenas: payload memory of a Manager, checked and mapped by an engine. */
 #ifndef OKI_ARENA_IMPORT_H
 #define OKI_ARENA_IMPORT_H
 
@@ -15,8 +15,8 @@ struct oki_arena {
 };
 
 /*
- * Map an arena after checking its seals, size and inode. Never trusts the sender's numbers.
- * Borrows fd. Zero bytes is refused.
+ * Check the seals, size and inode of fd, then map it. bytes and inode come from the Manager and
+ * must match what the kernel says of fd; 0 is refused. Borrows fd.
  */
 int oki_arena_import(int fd, uint32_t id, uint64_t bytes, uint64_t inode, bool read_only,
 		     struct oki_arena *ret_arena, struct okv_error *err);

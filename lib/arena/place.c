@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] NUMA nodes: which exist, which get shards, and how memory and threads reach them. */
+/* [M] NUMA nodes: which exist, which get shards, and how to bind memory and threads to them. */
 #include "arena/place.h"
 
 #include <errno.h>
@@ -107,7 +107,7 @@ int oki_place_memory(void *base, uint64_t bytes, int32_t node, bool strict)
 
 void oki_place_thread(int32_t node)
 {
-	/* Only speed depends on it: the memory's own policy decides where pages land. */
+	/* A failure costs only speed: the policy of the memory decides where its pages are. */
 	if (node >= 0)
 		(void)numa_run_on_node(node);
 }

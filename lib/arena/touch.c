@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] First touch: pages of new files allocated and zeroed by many threads, near their node. */
+/* [M] First touch: threads allocate and zero the pages of new files, on the CPUs of their node. */
 #include "arena/touch.h"
 
 #include <errno.h>
@@ -24,18 +24,19 @@
 #define DEFAULT_THREADS 16u
 #define MAX_THREADS 256u
 
-struct queue { /* the ranges of one node, cut into chunks */
+/* The ranges of one node, as chunks. */
+struct queue {
 	int32_t node;
 	uint64_t chunks;
 	_Atomic uint64_t next;
 };
 
-struct crew {
+struct touch_job {
 	const struct oki_touch_range *ranges;
 	uint32_t count;
 	struct queue *queues;
 	uint32_t queue_count;
-	_Atomic uint32_t joined; /* threads that chose their first queue */
+	_Atomic uint32_t joined; /* threads that have chosen their first queue */
 	_Atomic bool stop;
 
 	pthread_mutex_t lock;
@@ -51,7 +52,7 @@ static uint64_t chunks_of(const struct oki_touch_range *range)
 	return (range->bytes + CHUNK_BYTES - 1) / CHUNK_BYTES;
 }
 
-/* Before Linux 5.14: allocate first, since a touch that finds no memory would be SIGBUS. */
+/* Before Linux 5.14: allocate first, since a write without memory would raise SIGBUS. */
 static int touch_by_hand(const struct oki_touch_range *range, uint64_t offset, uint64_t bytes)
 {
 	while (fallocate(range->fd, 0, (off_t)offset, (off_t)bytes) < 0)
@@ -76,80 +77,80 @@ static int touch_chunk(const struct oki_touch_range *range, uint64_t offset)
 	return 0;
 }
 
-static void report(struct crew *crew, uint64_t bytes, int error, uint32_t range)
+static void report(struct touch_job *job, uint64_t bytes, int error, uint32_t range)
 {
-	pthread_mutex_lock(&crew->lock);
+	pthread_mutex_lock(&job->lock);
 	if (!error)
-		crew->done += bytes;
-	if (error && !crew->error) {
-		crew->error = error;
-		crew->error_range = range;
+		job->done += bytes;
+	if (error && !job->error) {
+		job->error = error;
+		job->error_range = range;
 	}
-	pthread_cond_signal(&crew->changed);
-	pthread_mutex_unlock(&crew->lock);
+	pthread_cond_signal(&job->changed);
+	pthread_mutex_unlock(&job->lock);
 	if (error)
-		atomic_store(&crew->stop, true);
+		atomic_store(&job->stop, true);
 }
 
-/* Find the chunk'th chunk among the ranges of a node. */
-static uint32_t locate(const struct crew *crew, int32_t node, uint64_t *chunk)
+/* The range of a node's chunk number *chunk, which becomes its number in that range. */
+static uint32_t locate(const struct touch_job *job, int32_t node, uint64_t *chunk)
 {
 	uint32_t i = 0;
 	for (;; i++) {
-		if (crew->ranges[i].node != node)
+		if (job->ranges[i].node != node)
 			continue;
-		uint64_t chunks = chunks_of(&crew->ranges[i]);
+		uint64_t chunks = chunks_of(&job->ranges[i]);
 		if (*chunk < chunks)
 			return i;
 		*chunk -= chunks;
 	}
 }
 
-static void drain_queue(struct crew *crew, struct queue *queue)
+static void drain_queue(struct touch_job *job, struct queue *queue)
 {
-	while (!atomic_load(&crew->stop)) {
+	while (!atomic_load(&job->stop)) {
 		uint64_t chunk = atomic_fetch_add(&queue->next, 1);
 		if (chunk >= queue->chunks)
 			return;
-		uint32_t i = locate(crew, queue->node, &chunk);
-		const struct oki_touch_range *range = &crew->ranges[i];
+		uint32_t i = locate(job, queue->node, &chunk);
+		const struct oki_touch_range *range = &job->ranges[i];
 		uint64_t offset = chunk * CHUNK_BYTES;
 		uint64_t left = range->bytes - offset;
 		int error = touch_chunk(range, offset);
-		report(crew, left < CHUNK_BYTES ? left : CHUNK_BYTES, error, i);
+		report(job, left < CHUNK_BYTES ? left : CHUNK_BYTES, error, i);
 	}
 }
 
-/* Threads start spread over the nodes and help the others when their own has nothing left. */
+/* Each thread starts with one node's queue, and continues with those of the others. */
 static void *work(void *arg)
 {
-	struct crew *crew = arg;
-	uint32_t first = atomic_fetch_add(&crew->joined, 1);
-	for (uint32_t i = 0; i < crew->queue_count; i++) {
-		struct queue *queue = &crew->queues[(first + i) % crew->queue_count];
+	struct touch_job *job = arg;
+	uint32_t first = atomic_fetch_add(&job->joined, 1);
+	for (uint32_t i = 0; i < job->queue_count; i++) {
+		struct queue *queue = &job->queues[(first + i) % job->queue_count];
 		if (atomic_load(&queue->next) >= queue->chunks)
 			continue;
 		oki_place_thread(queue->node);
-		drain_queue(crew, queue);
+		drain_queue(job, queue);
 	}
-	pthread_mutex_lock(&crew->lock);
-	crew->running--;
-	pthread_cond_signal(&crew->changed);
-	pthread_mutex_unlock(&crew->lock);
+	pthread_mutex_lock(&job->lock);
+	job->running--;
+	pthread_cond_signal(&job->changed);
+	pthread_mutex_unlock(&job->lock);
 	return NULL;
 }
 
-static uint64_t fill_queues(struct crew *crew)
+static uint64_t fill_queues(struct touch_job *job)
 {
 	uint64_t chunks = 0;
-	for (uint32_t i = 0; i < crew->count; i++) {
+	for (uint32_t i = 0; i < job->count; i++) {
 		uint32_t q = 0;
-		while (q < crew->queue_count && crew->queues[q].node != crew->ranges[i].node)
+		while (q < job->queue_count && job->queues[q].node != job->ranges[i].node)
 			q++;
-		if (q == crew->queue_count)
-			crew->queues[crew->queue_count++].node = crew->ranges[i].node;
-		crew->queues[q].chunks += chunks_of(&crew->ranges[i]);
-		chunks += chunks_of(&crew->ranges[i]);
+		if (q == job->queue_count)
+			job->queues[job->queue_count++].node = job->ranges[i].node;
+		job->queues[q].chunks += chunks_of(&job->ranges[i]);
+		chunks += chunks_of(&job->ranges[i]);
 	}
 	return chunks;
 }
@@ -169,49 +170,49 @@ static uint32_t thread_count(uint32_t wanted, uint64_t chunks)
 	return threads > chunks ? (uint32_t)chunks : threads;
 }
 
-static uint32_t start(struct crew *crew, pthread_t *threads, uint32_t wanted, int *ret_error)
+static uint32_t start(struct touch_job *job, pthread_t *threads, uint32_t wanted, int *ret_error)
 {
 	uint32_t started = 0;
 	int error = 0;
-	crew->running = wanted;
+	job->running = wanted;
 	while (started < wanted && !error) {
-		error = oki_thread_start(&threads[started], work, crew);
+		error = oki_thread_start(&threads[started], work, job);
 		started += !error;
 	}
-	pthread_mutex_lock(&crew->lock);
-	crew->running -= wanted - started;
-	pthread_mutex_unlock(&crew->lock);
+	pthread_mutex_lock(&job->lock);
+	job->running -= wanted - started;
+	pthread_mutex_unlock(&job->lock);
 	*ret_error = error;
 	return started;
 }
 
-static void follow(struct crew *crew, uint64_t total, okv_progress_fn *progress, void *arg)
+static void follow(struct touch_job *job, uint64_t total, okv_progress_fn *progress, void *arg)
 {
 	uint64_t shown = 0;
-	pthread_mutex_lock(&crew->lock);
+	pthread_mutex_lock(&job->lock);
 	for (;;) {
-		uint64_t done = crew->done;
+		uint64_t done = job->done;
 		if (done != shown && progress) {
-			pthread_mutex_unlock(&crew->lock);
+			pthread_mutex_unlock(&job->lock);
 			progress(arg, done, total);
-			pthread_mutex_lock(&crew->lock);
+			pthread_mutex_lock(&job->lock);
 			shown = done;
 			continue;
 		}
-		if (crew->running == 0)
+		if (job->running == 0)
 			break;
-		oki_cond_wait(&crew->changed, &crew->lock, UINT64_MAX);
+		oki_cond_wait(&job->changed, &job->lock, UINT64_MAX);
 	}
-	pthread_mutex_unlock(&crew->lock);
+	pthread_mutex_unlock(&job->lock);
 }
 
-static int explain(const struct crew *crew, struct okv_error *err)
+static int explain(const struct touch_job *job, struct okv_error *err)
 {
-	const struct oki_touch_range *range = &crew->ranges[crew->error_range];
-	return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, crew->error,
+	const struct oki_touch_range *range = &job->ranges[job->error_range];
+	return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, job->error,
 			   "no memory for shard %" PRIu32 " (%" PRIu64 " bytes in pages of %" PRIu64
 			   ", NUMA node %d)",
-			   crew->error_range, range->bytes, range->page, range->node);
+			   job->error_range, range->bytes, range->page, range->node);
 }
 
 int oki_touch(const struct oki_touch_range *ranges, uint32_t count, uint32_t threads,
@@ -221,24 +222,24 @@ int oki_touch(const struct oki_touch_range *ranges, uint32_t count, uint32_t thr
 	OKI_FREE pthread_t *ids = calloc(MAX_THREADS, sizeof(*ids));
 	if (!queues || !ids)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_NONE, "out of memory");
-	struct crew crew = {.ranges = ranges, .count = count, .queues = queues};
+	struct touch_job job = {.ranges = ranges, .count = count, .queues = queues};
 	uint64_t total = 0;
 	for (uint32_t i = 0; i < count; i++)
 		total += ranges[i].bytes;
-	uint64_t chunks = fill_queues(&crew);
-	pthread_mutex_init(&crew.lock, NULL);
-	oki_cond_init(&crew.changed);
+	uint64_t chunks = fill_queues(&job);
+	pthread_mutex_init(&job.lock, NULL);
+	oki_cond_init(&job.changed);
 
 	int error;
-	uint32_t started = start(&crew, ids, thread_count(threads, chunks), &error);
-	follow(&crew, total, progress, arg);
+	uint32_t started = start(&job, ids, thread_count(threads, chunks), &error);
+	follow(&job, total, progress, arg);
 	for (uint32_t i = 0; i < started; i++)
 		pthread_join(ids[i], NULL);
-	pthread_cond_destroy(&crew.changed);
-	pthread_mutex_destroy(&crew.lock);
+	pthread_cond_destroy(&job.changed);
+	pthread_mutex_destroy(&job.lock);
 
 	if (started == 0)
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, error,
 				   "starting a thread to touch memory");
-	return crew.error ? explain(&crew, err) : 0;
+	return job.error ? explain(&job, err) : 0;
 }
