@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] The one monotonic clock, and polite spinning. */
+/* [B] The monotonic clock, and spinning that yields the CPU. */
 #ifndef OKI_BASE_CLOCK_H
 #define OKI_BASE_CLOCK_H
 
@@ -14,7 +14,7 @@ static inline uint64_t oki_now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Deadline timeout_ms from now; UINT64_MAX for a negative timeout. */
+/* The time that is timeout_ms from now; UINT64_MAX (no deadline) for a negative timeout. */
 static inline uint64_t oki_deadline_ns(int timeout_ms)
 {
 	return timeout_ms < 0 ? UINT64_MAX : oki_now_ns() + (uint64_t)timeout_ms * 1000000u;
@@ -29,12 +29,12 @@ static inline void oki_relax(void)
 #endif
 }
 
-/* Rounds of spinning until the CPU is offered to somebody else. */
+/* One of so many rounds of spinning yields the CPU. */
 #define OKI_ROUNDS_PER_YIELD 16u
 
 /*
- * One round of a spinner, who counts them from any number. With fewer CPUs than spinners, whoever
- * is waited for may need this one; but a yield is a system call, so most rounds do without.
+ * One round of spinning. *rounds may start with any number. The thread that the caller waits for
+ * may need this CPU, so some rounds yield it. A yield is a system call, so most rounds only pause.
  */
 static inline void oki_spin(uint32_t *rounds)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Filling a caller's struct okv_error, and giving up when nothing else is safe. */
+/* [B] Fill a caller's struct okv_error; abort when nothing else is safe. */
 #include "base/error.h"
 
 #include <stdarg.h>

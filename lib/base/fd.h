@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* Close *fd if it is one, and set it to -1. */
+/* Close *fd unless it is negative, and set it to -1. Keeps errno. */
 void oki_fd_close(int *fd);
 
 static inline void oki_free_cleanup(void *p)
@@ -13,7 +13,7 @@ static inline void oki_free_cleanup(void *p)
 	free(*(void **)p);
 }
 
-/* Hand the descriptor on: the variable gives it up. */
+/* Return the descriptor and set *fd to -1: the caller owns it now. */
 static inline int oki_fd_take(int *fd)
 {
 	int taken = *fd;

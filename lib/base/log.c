@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Where log lines go: the caller's function, or nowhere. */
+/* [B] Log lines for the caller's log function. */
 #include "base/log.h"
 
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Option structs that carry their size. */
+/* [B] Copy option structs of other library versions, which start with their size. */
 #include "base/options.h"
 
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Option structs that carry their size. */
+/* [B] Copy option structs of other library versions, which start with their size. */
 #ifndef OKI_BASE_OPTIONS_H
 #define OKI_BASE_OPTIONS_H
 
@@ -7,8 +7,9 @@
 #include <orbitkv/status.h>
 
 /*
- * Copy a caller's option struct over dst, which holds the defaults: a shorter one leaves the rest
- * at its default; a longer one is accepted when its unknown tail is all zero.
+ * Copy the caller's option struct src over dst, which has the defaults. If src is shorter, the
+ * other fields keep their defaults. If it is longer, the bytes that dst lacks must be 0, else
+ * OKV_E_VERSION.
  */
 int oki_options_take(void *dst, size_t dst_size, const void *src, const char *what,
 		     struct okv_error *err);

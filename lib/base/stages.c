@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] Stage clocks of one operation: opt-in, one clock, nanoseconds from its start. */
+/* [E] Stage times of one operation, in nanoseconds from its start (OKV_ENGINE_STAGE_TIMES). */
 #include "base/stages.h"
 
 #include "base/clock.h"

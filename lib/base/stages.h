@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] Stage clocks of one operation: opt-in, one clock, nanoseconds from its start. */
+/* [E] Stage times of one operation, in nanoseconds from its start (OKV_ENGINE_STAGE_TIMES). */
 #ifndef OKI_TRACE_STAGES_H
 #define OKI_TRACE_STAGES_H
 
@@ -23,7 +23,7 @@ struct oki_stages {
 };
 
 void oki_stages_start(struct oki_stages *stages, bool on);
-/* Once per stage; reads no clock when off. */
+/* Record the time of a stage. Only the first call for a stage counts. Reads no clock when off. */
 void oki_stages_mark(struct oki_stages *stages, enum oki_stage stage);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Names and sentences of status codes. */
+/* [B] Names and texts of status codes and stages. */
 #include <orbitkv/status.h>
 #include <orbitkv/version.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [B] Starting a thread that takes no signals meant for the process. */
+/* [B] Start threads that block the signals of the process. */
 #include "base/thread.h"
 
 #include <signal.h>
