@@ -147,7 +147,10 @@ struct okv_binding_options {
 	uint32_t rank_slot;    /* of this rank, below rank_slots of the namespace; default 0 */
 	uint32_t layer_count;  /* as many as the schema has in all groups */
 	uint32_t copy_threads; /* host device: 1 to 256; 0, the default: one per CPU, at most 8 */
-	const struct okv_layer *layers; /* group after group, each in schema order */
+	/* All layers of group 0, then of group 1, and so on, each in schema order: where kinds
+	 * alternate this is not the model's order. A wrong order of layers of equal size cannot be
+	 * noticed. */
+	const struct okv_layer *layers;
 	/* CUDA: enum okv_copy_path; default OKV_COPY_AUTO. The environment variable
 	 * ORBITKV_COPY=auto|dma|kernel takes precedence. */
 	uint32_t copy_path;

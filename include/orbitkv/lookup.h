@@ -35,7 +35,8 @@ struct okv_lookup_options {
 	uint32_t flags;	      /* OKV_LOOKUP_*; default 0 */
 	uint32_t consumers;   /* shares: restores that will spend one; 1 or more, default 1 */
 	uint32_t group_count; /* 1 to OKV_MAX_GROUPS */
-	/* Each group at most once. The first key of each names block 0 of the sequence. */
+	/* Each group at most once. The first key of each names block 0 of the sequence. Counts may
+	 * differ: the shortest bounds the prefix. Keys of different groups never meet. */
 	const struct okv_keys *groups;
 	/* Milliseconds to wait for the answer; default 5,000. < 0: no limit. 0: return
 	 * OKV_E_TIMEOUT unless the answer comes while the call spins. */

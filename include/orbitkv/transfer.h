@@ -95,8 +95,10 @@ OKV_EXPORT int okv_restore_start(struct okv_binding *binding, struct okv_lease *
  * costs hits, never correct bytes.
  */
 struct okv_publish_group {
-	struct okv_keys keys;	 /* of consecutive blocks; a key named twice fails the operation */
-	uint32_t first_position; /* position of the first block in its sequence */
+	struct okv_keys keys; /* of consecutive blocks; a key named twice fails the operation */
+	/* Position of the first block in its sequence. A window group may be published from any
+	 * position on: only its last blocks are ever needed. */
+	uint32_t first_position;
 	uint32_t tokens;    /* must be keys.count * block_tokens: only full blocks are stored */
 	const void *parent; /* key of the block before, keys.key_bytes long; NULL at position 0 */
 	/* keys.count * (pages per block) page numbers in block order, each page once. The library

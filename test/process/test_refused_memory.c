@@ -197,8 +197,12 @@ START_TEST(control_memory_beyond_the_cgroup_is_refused_at_the_start)
 	ck_assert_msg(most >= 2 && most < MOST_SESSIONS, "%s", said);
 	snprintf(sessions, sizeof(sessions), "%llu", (unsigned long long)most);
 	const char *args[] = {"--memory", "64M", "--max-sessions", sessions, NULL};
+	/* Other tests may run in this process after it. */
+	char *plain = strdup(getenv("ORBITKV_MANAGER"));
 	become_group_manager(group, path);
 	kv_manager_start(&m, args);
+	ck_assert_int_eq(setenv("ORBITKV_MANAGER", plain, 1), 0);
+	free(plain);
 	fill_with_sessions(&m, most);
 	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
 	kv_manager_clean(&m);
