@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Stage times of one operation, in nanoseconds from its start (OKV_ENGINE_STAGE_TIMES). */
-#ifndef OKI_TRACE_STAGES_H
-#define OKI_TRACE_STAGES_H
+#ifndef OKI_BASE_STAGES_H
+#define OKI_BASE_STAGES_H
 
 #include <stdbool.h>
 #include <stdint.h>

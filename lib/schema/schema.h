@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* [B] Cache identity and schema: checked options, the layout of blocks, and canonical bytes. */
-#ifndef OKI_PLAN_SCHEMA_H
-#define OKI_PLAN_SCHEMA_H
+#ifndef OKI_SCHEMA_SCHEMA_H
+#define OKI_SCHEMA_SCHEMA_H
 
 #include <stddef.h>
 #include <orbitkv/binding.h>
