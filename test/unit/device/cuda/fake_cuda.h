@@ -161,6 +161,16 @@ static void look_at_pace(const struct oki_gather *g)
 	}
 }
 
+/* What all groups of a launch write in a nanosecond, if each takes as long for a piece of so many
+ * bytes as it is told to: for its lines, and half a one. */
+static inline double rate_of_pace(const struct oki_cuda_launch *launch, uint32_t pace,
+				  uint32_t bytes)
+{
+	double groups = launch->blocks * (launch->threads / launch->lanes);
+	double halves = 2 * ((bytes + OKI_GATHER_LINE - 1) / OKI_GATHER_LINE) + 1;
+	return groups * bytes * OKI_GATHER_PACE / (halves * pace);
+}
+
 /* The kernel on the CPU, straight from the words of gather_copy.h, but at no pace. */
 static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
 			    unsigned by, unsigned bz, unsigned shared, CUstream stream,

@@ -16,6 +16,7 @@
 
 #define ROW 4096u
 #define ROWS 256u
+#define ENOUGH 32u /* looks, for what was before to be forgotten */
 #define US 1000ull
 #define MS 1000000ull
 
@@ -34,6 +35,7 @@ static struct {
 	float ms;
 	uint64_t call_ns; /* so long a launch takes the CPU */
 	int launches, queries, streams, events, unloads;
+	unsigned threads;
 	uint32_t stands; /* how far the probe's stream is: FROM, the kernel */
 } probe;
 
@@ -81,8 +83,7 @@ static CUresult probe_launch(CUfunction function, unsigned gx, unsigned gy, unsi
 				   extra);
 	ck_assert_ptr_eq(stream, PROBE_STREAM);
 	ck_assert_uint_eq(gx, 1);
-	/* As much of an SM as a restore needs. */
-	ck_assert_uint_eq(bx, OKI_GATHER_THREADS);
+	probe.threads = bx;
 	ck_assert_uint_eq(probe.stands++, 1);
 	probe.launches++;
 	now_ns += probe.call_ns;
@@ -198,12 +199,14 @@ START_TEST(what_kernels_waited_decides)
 {
 	ck_assert(next_by_kernel(OKI_TO_PAGES));
 	/* An idle GPU. */
-	for (uint32_t i = 0; i < 2 * OKI_CUDA_LOOKS; i++)
+	for (uint32_t i = 0; i < ENOUGH; i++)
 		look(0.009);
 	ck_assert(next_by_kernel(OKI_TO_PAGES));
 	ck_assert(wait_ns() == 0);
+	/* It needs as much of an SM as a restore. */
+	ck_assert_uint_eq(probe.threads, calls.threads);
 	/* A model, in whose blocks it waits for longer than the copy engines take. */
-	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+	for (uint32_t i = 0; i < ENOUGH; i++)
 		look(15);
 	ck_assert(!next_by_kernel(OKI_TO_PAGES));
 	/* That is what is known, until somebody looks again. */
@@ -211,36 +214,23 @@ START_TEST(what_kernels_waited_decides)
 	ck_assert(!next_by_kernel(OKI_TO_BLOCKS));
 	ck_assert_int_eq(probe.launches, launches);
 	/* It has gone. */
-	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+	for (uint32_t i = 0; i < ENOUGH; i++)
 		look(0.004);
 	ck_assert(wait_ns() == 0);
 	ck_assert(next_by_kernel(OKI_TO_PAGES));
 }
 END_TEST
 
-/* Some of the last looks: the link delays one now and then, and a model lets some through. The
- * longest of them is what a kernel may wait, and no other one counts. */
-START_TEST(some_of_the_last_looks_decide)
+/* The link delays one now and then, and a model lets some through. */
+START_TEST(no_look_decides_alone)
 {
-	static const double found[] = {
-		0.004, 0.004, 5,     0.004, 0.004, 0.004, 0.004, 2,	0.004, 1,     3,     1,
-		0.004, 0.004, 0.004, 7,	    0.004, 0.004, 0.004, 0.004, 0.004, 0.004, 0.004, 0.004,
-	};
-	const uint32_t count = sizeof(found) / sizeof(found[0]);
-	for (uint32_t i = 0; i < count; i++) {
-		double longest = 0;
-		uint32_t waited = 0;
-		look(found[i]);
-		for (uint32_t k = i + 1 < OKI_CUDA_LOOKS ? 0 : i + 1 - OKI_CUDA_LOOKS; k <= i;
-		     k++) {
-			waited += found[k] > 0.5;
-			longest = found[k] > longest ? found[k] : longest;
-		}
-		if (waited < OKI_CUDA_LOOKS_HELD)
-			ck_assert_msg(wait_ns() == 0, "after look %u", i);
-		else
-			ck_assert_msg(wait_ns() > 0.99e6 * longest && wait_ns() < 1.01e6 * longest,
-				      "after look %u", i);
+	for (uint32_t i = 0; i < 2 * ENOUGH; i++) {
+		look(i % 16 == 3 ? 5 : 0.004);
+		ck_assert(wait_ns() == 0);
+	}
+	for (uint32_t i = 0; i < 2 * ENOUGH; i++) {
+		look(i % 4 == 3 ? 0.004 : 5);
+		ck_assert(i < ENOUGH || wait_ns() > 4.9e6);
 	}
 }
 END_TEST
@@ -249,10 +239,10 @@ END_TEST
 START_TEST(a_slow_call_is_no_wait)
 {
 	probe.call_ns = MS / 4;
-	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+	for (uint32_t i = 0; i < ENOUGH; i++)
 		look(0.254);
 	ck_assert(wait_ns() == 0);
-	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+	for (uint32_t i = 0; i < ENOUGH; i++)
 		look(8);
 	ck_assert(wait_ns() > 7.7e6 && wait_ns() < 7.8e6);
 }
@@ -286,7 +276,7 @@ END_TEST
 /* One at a time: while it waits nothing new is known, and its end is not asked for all the time. */
 START_TEST(one_that_still_waits)
 {
-	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+	for (uint32_t i = 0; i < ENOUGH; i++)
 		look(2);
 	double known = wait_ns();
 	probe.reached = CUDA_ERROR_NOT_READY;
@@ -315,7 +305,7 @@ END_TEST
 START_TEST(does_without)
 {
 	struct oki_cuda_probe *p = &s.device.probe;
-	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+	for (uint32_t i = 0; i < ENOUGH; i++)
 		look(50);
 	ck_assert(!next_by_kernel(OKI_TO_PAGES));
 	int launches = probe.launches;
@@ -383,37 +373,64 @@ END_TEST
 
 /* ---- what a publish leaves ---- */
 
-/* The last launch's, as for one group: all threads on all SMs, always. */
+/* The last launch's, on all SMs, always. */
 static double pace_of_next(enum oki_direction direction)
 {
 	ck_assert(next_by_kernel(direction));
-	ck_assert_uint_eq(calls.threads, OKI_GATHER_THREADS);
 	ck_assert_uint_eq(calls.blocks, s.device.sms);
 	return calls.last.pace;
 }
 
-static bool is_near(double value, double wanted)
+/* Bytes per ns, by what the next one says of its end. */
+static double rate_of_publish(void)
 {
-	return value > 0.999 * wanted && value < 1.001 * wanted;
+	ck_assert(pace_of_next(OKI_TO_BLOCKS) > 0);
+	return (double)ROWS * ROW / calls.last.lasts_ns;
 }
 
-/* By the link of its own direction, shared by as many as write; a restore goes as fast as it can.
- */
+/* By the link of its own direction, however many write; a restore goes as fast as it can. */
 START_TEST(a_publish_leaves_gaps)
 {
-	double pace = pace_of_next(OKI_TO_BLOCKS);
-	ck_assert(pace > 0);
+	const double link = s.device.link[OKI_TO_BLOCKS], rate = rate_of_publish();
 	/* A part of what the link has, but not much less than that. */
-	double lines = s.device.sms * OKI_GATHER_THREADS / 32;
-	double all = OKI_GATHER_LINE / 2.0 * lines * OKI_GATHER_PACE / s.device.link[OKI_TO_BLOCKS];
-	ck_assert(pace > all && pace < 1.25 * all);
+	ck_assert(rate < link && rate > 0.8 * link);
 	s.device.link[OKI_TO_PAGES] /= 2;
-	ck_assert(pace_of_next(OKI_TO_BLOCKS) == pace);
-	s.device.link[OKI_TO_BLOCKS] /= 2;
-	ck_assert(is_near(pace_of_next(OKI_TO_BLOCKS), 2 * pace));
 	s.device.sms = 2;
-	ck_assert(is_near(pace_of_next(OKI_TO_BLOCKS), pace));
+	ck_assert(rate_of_publish() == rate);
+	s.device.link[OKI_TO_BLOCKS] /= 2;
+	ck_assert(rate_of_publish() < link / 2);
 	ck_assert(pace_of_next(OKI_TO_PAGES) == 0);
+}
+END_TEST
+
+/* Whatever rows there are, however many SMs: no more than it may, but for what a whole number cuts
+ * off, and the most of that where rows are long. */
+START_TEST(a_publish_keeps_its_rate)
+{
+	static const double rates[] = {3, 24, 400};
+	for (uint32_t bytes = 64; bytes <= 1u << 24; bytes *= 16)
+		for (uint32_t sms = 1; sms <= 64; sms *= 4)
+			for (uint32_t r = 0; r < 3; r++) {
+				const struct oki_cuda_budget budget = {sms, rates[r], rates[r] / 2};
+				struct oki_cuda_table table = {.device = 8, .count = 4096};
+				const struct oki_cuda_table *tables[] = {&table};
+				const struct oki_layer_map *maps[] = {&map};
+				struct oki_cuda_launch l;
+				map.page_stride = map.segments[0].bytes = bytes;
+				oki_cuda_launch_fill(tables, OKI_TO_BLOCKS, maps, 0, 1, &budget,
+						     &l);
+				bool holds = true;
+				for (uint32_t n = 1; n <= l.gather.piece; n++)
+					holds = holds &&
+						rate_of_pace(&l, l.gather.pace, n) <
+							1.01 * rates[r] &&
+						rate_of_pace(&l, l.gather.beside_pace, n) <
+							1.01 * rates[r] / 2;
+				ck_assert(holds);
+				if (bytes >= 1u << 16)
+					ck_assert(rate_of_pace(&l, l.gather.pace, l.gather.piece) >
+						  0.9 * rates[r]);
+			}
 }
 END_TEST
 
@@ -505,13 +522,14 @@ int main(void)
 	TCase *tcase = tcase_create("probe");
 	tcase_add_checked_fixture(tcase, setup, teardown);
 	tcase_add_test(tcase, what_kernels_waited_decides);
-	tcase_add_test(tcase, some_of_the_last_looks_decide);
+	tcase_add_test(tcase, no_look_decides_alone);
 	tcase_add_test(tcase, a_slow_call_is_no_wait);
 	tcase_add_test(tcase, looks_now_and_then);
 	tcase_add_test(tcase, one_that_still_waits);
 	tcase_add_loop_test(tcase, does_without, 0, 4);
 	tcase_add_loop_test(tcase, the_worker_looks_while_it_waits, 0, 2);
 	tcase_add_test(tcase, a_publish_leaves_gaps);
+	tcase_add_test(tcase, a_publish_keeps_its_rate);
 	tcase_add_test(tcase, publishes_take_turns);
 	tcase_add_loop_test(tcase, a_publish_makes_way, 0, 3);
 	suite_add_tcase(suite, tcase);
