@@ -199,7 +199,7 @@ START_TEST(options_and_environment)
 	for (int d = 0; d < 2; d++) {
 		printf("%s: link %.1f GB/s\n", d == OKI_TO_PAGES ? "restore" : "publish",
 		       opened->link[d]);
-		ck_assert(opened->link[d] >= OKI_CUDA_LEAST_LINK);
+		ck_assert(opened->link[d] > 1);
 	}
 	ops->close(opened);
 }

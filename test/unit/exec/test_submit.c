@@ -160,7 +160,7 @@ static void setup(void)
 	for (uint32_t i = 0; i < LAYERS; i++)
 		events[schema.by_order[i]] = (struct CUevent_st *)(uintptr_t)(i + 1);
 	story[0] = 0;
-	takes = OKI_JOIN_MAX;
+	takes = 1000;
 	complete = NULL;
 }
 
@@ -482,28 +482,35 @@ static void free_nodes(struct oki_stream_node *node)
  * gets one all the same is told. */
 START_TEST(a_stream_that_waits_says_so)
 {
-	struct oki_stream *taken[OKI_FENCED_STREAMS];
+	enum { FEW = 8, MOST = 200 };
+	struct oki_stream *taken[MOST], *got;
+	uint32_t count = 0;
+	int waits = 0;
 	pthread_mutex_init(&w.stream_lock, NULL);
 	streams_made = 0;
 	idle = false;
-	for (uint32_t i = 0; i < OKI_FENCED_STREAMS; i++)
+	for (uint32_t i = 0; i < FEW; i++)
 		ck_assert_int_eq(oki_worker_stream_get(&w, &taken[i], NULL), 0);
-	for (uint32_t i = 1; i < OKI_FENCED_STREAMS; i++)
+	for (uint32_t i = 1; i < FEW; i++)
 		oki_worker_stream_put(&w, taken[i], false);
-	/* One that was drained, and then a new one. */
+	/* One that was drained, and then new ones. */
 	oki_worker_stream_put(&w, taken[0], true);
-	ck_assert_int_eq(oki_worker_stream_get(&w, &taken[0], NULL), 0);
-	ck_assert_uint_eq(streams_made, OKI_FENCED_STREAMS);
-	struct oki_stream *made;
-	ck_assert_int_eq(oki_worker_stream_get(&w, &made, NULL), 0);
-	ck_assert_uint_eq(streams_made, OKI_FENCED_STREAMS + 1);
-	oki_worker_stream_put(&w, taken[0], false);
+	ck_assert_int_eq(oki_worker_stream_get(&w, &got, NULL), 0);
+	ck_assert_ptr_eq(got, taken[0]);
+	ck_assert_uint_eq(streams_made, FEW);
+	oki_worker_stream_put(&w, got, false);
+	for (count = FEW; count < MOST && !waits; count++) {
+		waits = oki_worker_stream_get(&w, &taken[count], NULL);
+		ck_assert_uint_eq(streams_made, count + !waits);
+		if (!waits)
+			oki_worker_stream_put(&w, taken[count], false);
+	}
 	/* Too many: the one that waits longest. */
-	ck_assert_int_eq(oki_worker_stream_get(&w, &taken[0], NULL), 1);
-	ck_assert_ptr_eq(taken[0], taken[1]);
+	ck_assert_int_eq(waits, 1);
+	ck_assert_ptr_eq(taken[count - 1], taken[1]);
 	idle = true;
-	ck_assert_int_eq(oki_worker_stream_get(&w, &taken[0], NULL), 0);
-	ck_assert_uint_eq(streams_made, OKI_FENCED_STREAMS + 1);
+	ck_assert_int_eq(oki_worker_stream_get(&w, &got, NULL), 0);
+	ck_assert_uint_eq(streams_made, count - 1);
 	free_nodes(w.streams);
 	free_nodes(w.spare);
 	pthread_mutex_destroy(&w.stream_lock);

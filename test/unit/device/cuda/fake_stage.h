@@ -50,7 +50,7 @@ static void stage_fini(struct stage *s)
 /* So long a kernel waits for an SM, or finds one at once. */
 static inline void stage_wait(struct stage *s, double ns)
 {
-	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+	for (uint32_t i = 0; i < sizeof(s->device.probe.waits) / sizeof(double); i++)
 		s->device.probe.waits[i] = ns;
 }
 

@@ -62,7 +62,7 @@ static uint32_t below(uint32_t limit)
 static void stage_pin(struct stage *s)
 {
 	struct okv_error err = {0};
-	s->device.pin_limit = OKI_CUDA_PIN_LIMIT;
+	s->device.pin_limit = 1ull << 38;
 	if (below(4) == 0)
 		s->device.pin_limit = 50 * BLOCK + (1ull + below(38)) * ROW;
 	must(oki_cuda_pin(&s->device, ARENA, ARENA_BYTES, false, &err) == 0 &&
@@ -93,7 +93,7 @@ static void stage_init(struct stage *s)
 		.fork = EVENT(FORK),
 	};
 	/* Counters that most operations make wrap. */
-	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS; i++)
+	for (uint32_t i = 0; i < sizeof(s->stream.counts) / sizeof(uint32_t); i++)
 		s->stream.counts[i] = model.counters[i] = UINT32_MAX - below(3000);
 	s->fresh = true;
 	if (below(10) > 0)
@@ -111,7 +111,8 @@ static void stage_fini(struct stage *s)
 
 static void check_counts(const struct stage *s)
 {
-	for (uint32_t i = 0; i < OKI_CUDA_COUNTERS && s->stream.counters; i++)
+	for (uint32_t i = 0; i < sizeof(s->stream.counts) / sizeof(uint32_t) && s->stream.counters;
+	     i++)
 		must(s->stream.counts[i] == model.counters[i], "counter %u is %u here, %u there", i,
 		     s->stream.counts[i], model.counters[i]);
 }
@@ -266,7 +267,7 @@ static bool copy_some(struct stage *s, uint32_t part, uint32_t first, uint32_t c
 	/* Whichever way suits them, it may be the other one in the next piece. */
 	if (below(8) == 0)
 		s->device.path = OKV_COPY_DMA;
-	for (uint32_t i = 0; i < OKI_CUDA_LOOKS; i++)
+	for (uint32_t i = 0; i < sizeof(s->device.probe.waits) / sizeof(double); i++)
 		s->device.probe.waits[i] = below(2) ? 1e8 : 0;
 	model.no_memory = below(8) == 0;
 	if (count == 1 && layers[0].run_count > 1 && below(3) == 0)

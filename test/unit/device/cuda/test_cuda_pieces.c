@@ -21,7 +21,7 @@ static void setup(void)
 {
 	api = fake();
 	device = (struct oki_device){.api = &api,
-				     .pin_limit = OKI_CUDA_PIN_LIMIT,
+				     .pin_limit = 1ull << 38,
 				     .link = {50, 50},
 				     .restores = &device.own_restores};
 }

@@ -195,7 +195,7 @@ END_TEST
 /* More events than are kept in mind: looked at again, never taken for another one. */
 START_TEST(more_events_than_places)
 {
-	enum { MANY = 4u << OKI_CUDA_EVENT_BITS };
+	enum { MANY = 4 * sizeof(device->events) / sizeof(device->events[0]) };
 	static CUevent events[MANY];
 	for (uint32_t i = 0; i < MANY; i++)
 		events[i] = EVENT(i);
