@@ -62,7 +62,7 @@ void oki_poll_looked(struct oki_worker *w, struct oki_transfer *t, uint64_t now)
 		p->busy[before] = false;
 		/* It ended after the previous poll. */
 		uint64_t seen = t->looked_ns, bytes = t->bytes - p->bytes;
-		if (seen && !t->fenced)
+		if (seen && !t->fenced && bytes >= TELLING_BYTES)
 			t->expected_ns =
 				seen + (p->bytes >> 10) * (seen - t->started_ns) / (bytes >> 10);
 	}

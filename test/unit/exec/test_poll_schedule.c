@@ -177,6 +177,23 @@ START_TEST(the_last_piece_is_seen_soon)
 }
 END_TEST
 
+/* A first piece may be a tiny layer alone, as the next one fills a piece: it tells nothing of the
+ * link. */
+START_TEST(a_tiny_piece_predicts_nothing)
+{
+	static const uint64_t tiny[] = {1, 512, 1024};
+	set_kind(_i % 4);
+	piece_end = (1000000 + 100) * US;
+	t = (struct oki_transfer){.phase = OKI_PHASE_DRAIN, .bytes = 64 * MIB + tiny[_i / 4]};
+	t.pieces = (struct oki_pieces){.marks = {(struct oki_mark *)&t, NULL},
+				       .busy = {true, false},
+				       .filling = 1,
+				       .bytes = 64 * MIB};
+	ck_assert_uint_le(run(1500 * US), 3 * wake);
+	ck_assert_uint_eq(t.expected_ns, 0);
+}
+END_TEST
+
 /* A few looks for one like those before it, however long that is. */
 START_TEST(a_long_one_is_looked_at_a_few_times)
 {
@@ -246,6 +263,7 @@ int main(void)
 	tcase_add_loop_test(tc, fast_and_slow_in_turn, 0, 8);
 	tcase_add_loop_test(tc, fences_tell_nothing, 0, 4);
 	tcase_add_loop_test(tc, the_last_piece_is_seen_soon, 0, 4);
+	tcase_add_loop_test(tc, a_tiny_piece_predicts_nothing, 0, 12);
 	tcase_add_loop_test(tc, a_long_one_is_looked_at_a_few_times, 0, 4);
 	tcase_add_loop_test(tc, nobody_spins_for_ever, 0, 3);
 	tcase_add_test(tc, who_is_woken_does_not_look);
