@@ -227,17 +227,13 @@ void okv_op_release(struct okv_op *op)
 		oki_op_put(op);
 }
 
-/* Spin for this many times spin_us for a reply: the Manager's thread may have to wake first, and a
- * reply to a sleeping caller costs two more wakeups. */
-#define ANSWER_FACTOR 4u
-
 /* The record may belong to another operation by now. Reading it is harmless, and so is clearing
  * its spinning flag, which costs that operation one ring. Only oki_record_advance() decides
  * about op. */
 int oki_record_wait(struct okv_op *op, struct okw_record *r, int timeout_ms)
 {
 	uint64_t deadline = oki_deadline_ns(timeout_ms);
-	uint64_t spin_ns = (uint64_t)op->engine->options.spin_us * ANSWER_FACTOR * 1000u;
+	uint64_t spin_ns = (uint64_t)op->engine->options.spin_us * OKI_REPLY_SPINS * 1000u;
 	uint64_t spin_end = oki_now_ns() + spin_ns;
 	uint32_t rounds = 0;
 	bool done;

@@ -18,9 +18,6 @@
 /* Before the predicted end: the next poll comes after 1/STEP_PART of the time since the last copy
  * was queued. */
 #define STEP_PART 4u
-/* While the Manager prepares or seals, spin this many times longer: its thread may have to wake
- * first, and its reply to a sleeping worker costs two more wakeups. */
-#define CLAIM_FACTOR 4u
 
 void oki_poll_started(struct oki_transfer *t, uint64_t now)
 {
@@ -110,7 +107,7 @@ bool oki_poll_spins(const struct oki_worker *w, uint64_t now, uint64_t moved_at,
 		return true;
 	if (!spin_ns)
 		return false;
-	bool patient = idle < CLAIM_FACTOR * spin_ns;
+	bool patient = idle < OKI_REPLY_SPINS * spin_ns;
 	/* A publish ends when the Manager has sealed it, and not before. */
 	for (const struct oki_transfer *t = w->unreaped; t && patient; t = t->next)
 		if (t->direction == OKI_TO_BLOCKS)

@@ -7,6 +7,10 @@
 #include <stdatomic.h>
 #include "exec/work.h"
 
+/* For a reply of the Manager, callers and workers spin this many times spin_us: its thread may have
+ * to wake first, and a reply to a sleeper costs two more wakeups. */
+#define OKI_REPLY_SPINS 4u
+
 struct oki_worker_config {
 	const struct oki_device_ops *ops;
 	int32_t device_index;
