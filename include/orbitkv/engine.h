@@ -13,16 +13,19 @@ extern "C" {
 struct okv_engine;
 struct okv_op;
 
-#define OKV_ENGINE_EMBEDDED 0x1u     /* run a Manager in this process; the cache ends with it */
-#define OKV_ENGINE_RESTORE_ONLY 0x2u /* map arenas read-only; a publish fails with OKV_E_PERM */
-#define OKV_ENGINE_POISON 0x4u	     /* poison the engine instead of abort(): okv_engine_open() */
-#define OKV_ENGINE_STAGE_TIMES 0x8u  /* fill okv_op_result.times; else no clock is read for it */
-#define OKV_ENGINE_TRUST_UID 0x10u   /* the Manager may also run as trust_uid */
+/** Flags of an engine; they are or-ed. */
+enum okv_engine_flags {
+	OKV_ENGINE_EMBEDDED = 0x1,     /* run a Manager in this process; the cache ends with it */
+	OKV_ENGINE_RESTORE_ONLY = 0x2, /* map arenas read-only; a publish fails with OKV_E_PERM */
+	OKV_ENGINE_POISON = 0x4,       /* poison the engine, no abort(): okv_engine_open() */
+	OKV_ENGINE_STAGE_TIMES = 0x8,  /* fill okv_op_result.times; else no clock is read for it */
+	OKV_ENGINE_TRUST_UID = 0x10,   /* the Manager may also run as trust_uid */
+};
 
 /** Options of okv_engine_open(). */
 struct okv_engine_options {
 	uint32_t size;	/* set by the _init call */
-	uint32_t flags; /* OKV_ENGINE_*; default 0 */
+	uint32_t flags; /* enum okv_engine_flags; default 0 */
 	/* Socket of the Manager; copied. NULL, the default: okv_default_socket_path(). Must be NULL
 	 * with OKV_ENGINE_EMBEDDED. */
 	const char *socket_path;

@@ -27,12 +27,15 @@ struct okv_keys {
 
 #define OKV_MAX_LEASES 4096u /* lease handles of one engine at a time */
 
-#define OKV_LOOKUP_PEEK 0x1u /* only ask: pins nothing, changes nothing, returns no lease */
+/** Flags of a lookup; they are or-ed. */
+enum okv_lookup_flags {
+	OKV_LOOKUP_PEEK = 0x1, /* only ask: pins nothing, changes nothing, returns no lease */
+};
 
 /** What okv_lookup() looks for: keys of one sequence, in one or more of its groups. */
 struct okv_lookup_options {
 	uint32_t size;	      /* set by the _init call */
-	uint32_t flags;	      /* OKV_LOOKUP_*; default 0 */
+	uint32_t flags;	      /* enum okv_lookup_flags; default 0 */
 	uint32_t consumers;   /* shares: restores that will spend one; 1 or more, default 1 */
 	uint32_t group_count; /* 1 to OKV_MAX_GROUPS */
 	/* Each group at most once. The first key of each names block 0 of the sequence. Counts may

@@ -14,10 +14,16 @@ extern "C" {
 
 struct okv_manager;
 
-#define OKV_NUMA_AUTO (-1) /* spread arenas over the NUMA nodes that have memory and CPUs */
-#define OKV_NUMA_OFF (-2)  /* bind no arena to a NUMA node */
+/** Where arenas lie when `numa` is no number of a node. */
+enum okv_numa {
+	OKV_NUMA_AUTO = -1, /* spread arenas over the NUMA nodes that have memory and CPUs */
+	OKV_NUMA_OFF = -2,  /* bind no arena to a NUMA node */
+};
 
-#define OKV_MANAGER_HUGE_PAGES 0x1u /* arenas in reserved 2 MiB pages, or fail */
+/** Flags of a Manager; they are or-ed. */
+enum okv_manager_flags {
+	OKV_MANAGER_HUGE_PAGES = 0x1, /* arenas in reserved 2 MiB pages, or fail */
+};
 
 /** Called by okv_manager_create(), in its caller's thread, while it touches memory. */
 typedef void okv_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_bytes);
@@ -25,12 +31,12 @@ typedef void okv_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_byte
 /** Options of a Manager. */
 struct okv_manager_options {
 	uint32_t size;	       /* set by the _init call */
-	uint32_t flags;	       /* OKV_MANAGER_*; default 0 */
+	uint32_t flags;	       /* enum okv_manager_flags; default 0 */
 	uint64_t memory_bytes; /* all arenas together, rounded up to pages; default 1 GiB */
 	/* Bytes of one arena; 0, the default: memory_bytes / 48, at least 64 MiB. There are at most
 	 * 48 arenas. */
 	uint64_t shard_bytes;
-	int32_t numa;		/* OKV_NUMA_* or the number of a node; default OKV_NUMA_AUTO */
+	int32_t numa;		/* enum okv_numa or the number of a node; default OKV_NUMA_AUTO */
 	uint32_t touch_threads; /* 0, the default: one per CPU, at most 16; never over 256 */
 	/* Users that may connect besides this process's own; copied. A listed user is fully
 	 * trusted: its processes may read and write every arena. Default none. */

@@ -9,9 +9,13 @@
 extern "C" {
 #endif
 
-#define OKV_OP_NOTIFY 0x1u /* report the end through okv_engine_poll() */
-/* Do not spend a share of the lease. Any other restore spends one, however few blocks it names. */
-#define OKV_RESTORE_KEEP 0x2u
+/** Flags of an operation; they are or-ed. */
+enum okv_op_flags {
+	OKV_OP_NOTIFY = 0x1, /* report the end through okv_engine_poll() */
+	/* Restore: do not spend a share of the lease. Any other restore spends one, however few
+	 * blocks it names. */
+	OKV_RESTORE_KEEP = 0x2,
+};
 
 /**
  * The streams whose work must end before the library touches the pages: those that last used
@@ -48,7 +52,7 @@ struct okv_restore_group {
 /** What okv_restore_start() copies, and where to; borrowed during the call. */
 struct okv_restore_options {
 	uint32_t size;	      /* set by the _init call */
-	uint32_t flags;	      /* OKV_OP_*, OKV_RESTORE_*; default 0 */
+	uint32_t flags;	      /* enum okv_op_flags; default 0 */
 	uint32_t group_count; /* 0 to OKV_MAX_GROUPS */
 	uint32_t event_count; /* default 0 */
 	const struct okv_restore_group *groups;
@@ -109,7 +113,7 @@ struct okv_publish_group {
 /** What okv_publish_start() stores, and under which keys; borrowed during the call. */
 struct okv_publish_options {
 	uint32_t size;	      /* set by the _init call */
-	uint32_t flags;	      /* OKV_OP_*; default 0 */
+	uint32_t flags;	      /* OKV_OP_NOTIFY or 0; default 0 */
 	uint32_t group_count; /* 1 to OKV_MAX_GROUPS */
 	uint32_t reserved;    /* 0 */
 	const struct okv_publish_group *groups;

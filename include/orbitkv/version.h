@@ -7,11 +7,14 @@
 #define OKV_VERSION_MINOR 2
 #define OKV_VERSION_PATCH 0
 
-/* Marks what libkv.so exports. test/lint/exports.sh compares the marks with the symbol map. */
+/* Marks what libkv.so exports. test/lint/exports.sh compares the marks with the symbol map. Define
+ * it before, as nothing, where these headers are parsed and not compiled. */
+#ifndef OKV_EXPORT
 #if defined(__GNUC__)
 #define OKV_EXPORT __attribute__((visibility("default")))
 #else
 #define OKV_EXPORT
+#endif
 #endif
 
 #ifdef __cplusplus

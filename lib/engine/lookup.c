@@ -140,7 +140,7 @@ int okv_lookup(struct okv_namespace *ns, const struct okv_lookup_options *opts,
 	uint32_t bytes = 0;
 	if (!rc)
 		rc = check_keys(ns, &o, &bytes, err);
-	if (!rc && (o.flags & ~OKV_LOOKUP_PEEK || o.reserved))
+	if (!rc && (o.flags & ~(uint32_t)OKV_LOOKUP_PEEK || o.reserved))
 		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "%s 0x%x",
 			      o.reserved ? "reserved is" : "unknown lookup flags",
 			      o.reserved ? o.reserved : o.flags);

@@ -103,7 +103,7 @@ int okv_publish_start(struct okv_binding *binding, const struct okv_publish_opti
 	if (!rc && o.reserved)
 		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 			      "publish options: reserved is not 0");
-	if (!rc && o.flags & ~OKV_OP_NOTIFY)
+	if (!rc && o.flags & ~(uint32_t)OKV_OP_NOTIFY)
 		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "unknown publish flags 0x%x",
 			      o.flags);
 	if (!rc && binding->ns->engine->options.flags & OKV_ENGINE_RESTORE_ONLY)

@@ -140,7 +140,7 @@ int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
 				"lease is NULL, as after a lookup that found nothing or peeked");
 	okv_restore_options_init(&o);
 	int rc = oki_options_take(&o, sizeof(o), opts, "restore", err);
-	if (!rc && o.flags & ~(OKV_OP_NOTIFY | OKV_RESTORE_KEEP))
+	if (!rc && o.flags & ~(uint32_t)(OKV_OP_NOTIFY | OKV_RESTORE_KEEP))
 		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "unknown restore flags 0x%x",
 			      o.flags);
 	if (!rc && lease->ns->engine != binding->ns->engine)
