@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the source of the extension module orbitkv._okv: usage: declarations.py INCLUDE_DIR HOLD_H OUT_C
+"""Write the source of the extension module orbitkv._okv.
+
+Usage: declarations.py INCLUDE_DIR HOLD_H OUT_C
 
 The declarations are those of the public headers, in the order in which orbitkv.h includes them.
 Nothing is declared a second time here, so nothing can drift: a type that cffi cannot read ends the

@@ -2,13 +2,23 @@
 """OrbitKV: a KV cache in host memory that outlives its engine.
 
     with orbitkv.Engine() as engine:
-        namespace = engine.open_namespace(model="m", schema=...)
-        binding = namespace.register(layers)
-        binding.publish([...]).wait()
+        namespace = orbitkv.Namespace(engine, model="m", schema=[orbitkv.GroupSchema(...)])
+        binding = orbitkv.Binding(namespace, [orbitkv.Layer(tensor.data_ptr(), ...), ...])
+        binding.publish(orbitkv.PublishGroup(orbitkv.Keys(keys), pages)).wait()
+        lease = namespace.lookup(orbitkv.Keys(keys))  # None: a miss
 
 The order of calls, ownership and errors are those of the C API: doc/python.md.
 """
 
+from .binding import (
+    Binding,
+    CopyPath,
+    Device,
+    Layer,
+    LayerEvent,
+    PublishGroup,
+    RestoreGroup,
+)
 from .engine import Completion, Engine, EngineStats
 from .errors import (
     AgainError,
@@ -19,6 +29,7 @@ from .errors import (
     SessionError,
     Status,
 )
+from .lease import Hit, Lease, LookupResult
 from .manager import (
     NUMA_AUTO,
     NUMA_OFF,
@@ -28,21 +39,59 @@ from .manager import (
     manager_status,
     program,
 )
+from .namespace import (
+    MAX_BLOCKS,
+    MAX_GROUPS,
+    MAX_KEY_BYTES,
+    MAX_LAYERS,
+    MAX_LEASES,
+    MAX_SEGMENTS,
+    GroupKind,
+    GroupSchema,
+    Keys,
+    LayerSchema,
+    Namespace,
+)
+from .op import Op, OpResult, StageTimes
 
 __all__ = [
+    "MAX_BLOCKS",
+    "MAX_GROUPS",
+    "MAX_KEY_BYTES",
+    "MAX_LAYERS",
+    "MAX_LEASES",
+    "MAX_SEGMENTS",
     "NUMA_AUTO",
     "NUMA_OFF",
     "AgainError",
+    "Binding",
     "BuildError",
     "CallError",
     "Completion",
+    "CopyPath",
+    "Device",
     "Engine",
     "EngineStats",
     "Error",
+    "GroupKind",
+    "GroupSchema",
+    "Hit",
+    "Keys",
+    "Layer",
+    "LayerEvent",
+    "LayerSchema",
+    "Lease",
+    "LookupResult",
     "ManagerOptions",
     "ManagerStatus",
+    "Namespace",
+    "Op",
+    "OpResult",
     "OperationError",
+    "PublishGroup",
+    "RestoreGroup",
     "SessionError",
+    "StageTimes",
     "Status",
     "default_socket_path",
     "manager_status",

@@ -51,7 +51,7 @@ def pointer_of(memory: int | Buffer) -> tuple[Any, Any]:
 def page_numbers(pages: Pages) -> tuple[Any, int]:
     """An array of uint32_t and its length. A buffer of 4-byte integers is used without a copy."""
     try:
-        view = memoryview(pages)
+        view = memoryview(pages)  # type: ignore[arg-type]
     except TypeError:
         numbers = pages if isinstance(pages, (list, tuple)) else list(pages)
         return ffi.new("uint32_t[]", numbers), len(numbers)

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Callable
+from typing import Any, Callable, ClassVar
 
 from ._okv import ffi, lib
 from .errors import CallError, Status
@@ -25,13 +25,13 @@ class Hold:
     user lets go moves to `_lingering`, which every later Hold looks through.
     """
 
-    _lingering: set[Hold] = set()
+    _lingering: ClassVar[set[Hold]] = set()
 
     def __init__(self, *objects: Any) -> None:
         for hold in tuple(Hold._lingering):
             if not lib.okv_py_hold_is_used(hold.counter):
                 Hold._lingering.discard(hold)
-        self.counter = lib.okv_py_hold_new()
+        self.counter: Any = lib.okv_py_hold_new()
         if self.counter == ffi.NULL:
             raise MemoryError
         self._objects = objects
@@ -95,7 +95,9 @@ class Handle:
 
     _waits = False  # whether close() waits for calls of other threads
 
-    def _adopt(self, pointer: Any, release: Callable[[Any], None], hold: Hold | None = None) -> None:
+    def _adopt(
+        self, pointer: Any, release: Callable[[Any], None], hold: Hold | None = None
+    ) -> None:
         guard = _Guard(pointer, release, hold)
         self._guard = guard
         self._finalizer = weakref.finalize(self, guard.close, False)

@@ -14,14 +14,27 @@ from .errors import Status, check
 from .manager import ManagerOptions
 
 if TYPE_CHECKING:
-    from .namespace import Namespace, Schema
     from .op import Op
 
 
-EngineStats = NamedTuple(  # type: ignore[misc]
-    "EngineStats", [(name, int) for name, _ in ffi.typeof("struct okv_engine_stats").fields]
-)
-EngineStats.__doc__ = "Counters of one engine: struct okv_engine_stats."
+class EngineStats(NamedTuple):
+    """Counters of one engine: struct okv_engine_stats."""
+
+    restores_started: int
+    restores_ok: int
+    restores_failed: int
+    publishes_started: int
+    publishes_ok: int
+    publishes_failed: int
+    restored_bytes: int
+    published_bytes: int
+    lookups: int
+    leases: int
+    ops_running: int
+    bindings: int
+    arenas_mapped: int
+    arena_bytes: int
+    wakeups: int
 
 
 class Completion(NamedTuple):

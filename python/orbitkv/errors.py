@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from typing import Any
 
@@ -49,10 +50,8 @@ class Error(Exception):
     def __init__(
         self, status: int, text: str = "", stage: str = "", os_error: int = 0, device_error: int = 0
     ) -> None:
-        try:
+        with contextlib.suppress(ValueError):
             status = Status(status)
-        except ValueError:
-            pass
         self.status = status
         self.stage = stage
         self.os_error = os_error
@@ -64,7 +63,13 @@ class Error(Exception):
         return f"{_string(lib.okv_status_name(int(self.status)))}: {self.text}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (int(self.status), self.text, self.stage, self.os_error, self.device_error)
+        return type(self), (
+            int(self.status),
+            self.text,
+            self.stage,
+            self.os_error,
+            self.device_error,
+        )
 
 
 class AgainError(Error):

@@ -17,7 +17,7 @@ NUMA_OFF: int = lib.OKV_NUMA_OFF
 
 @dataclasses.dataclass(frozen=True)
 class ManagerOptions:
-    """Options of an embedded Manager; None leaves the default. `orbitkv/manager.h` explains each."""
+    """Options of an embedded Manager, as orbitkv/manager.h has them; None leaves the default."""
 
     memory_bytes: int | None = None
     shard_bytes: int | None = None
@@ -46,10 +46,40 @@ class ManagerOptions:
         return opts
 
 
-ManagerStatus = NamedTuple(  # type: ignore[misc]
-    "ManagerStatus", [(name, int) for name, _ in ffi.typeof("struct okv_manager_status").fields]
-)
-ManagerStatus.__doc__ = "A Manager's state and counts: struct okv_manager_status."
+class ManagerStatus(NamedTuple):
+    """A Manager's state now, and counts since it was created: struct okv_manager_status."""
+
+    epoch: int
+    uptime_ms: int
+    sessions: int
+    sessions_retained: int
+    namespaces: int
+    bindings: int
+    arenas: int
+    bytes_total: int
+    bytes_free: int
+    bytes_used: int
+    bytes_quarantined: int
+    bytes_pinned: int
+    blocks: int
+    blocks_partial: int
+    leases: int
+    lookups: int
+    lookup_keys: int
+    lookup_hits: int
+    evictions: int
+    published_blocks: int
+    restored_blocks: int
+    ops_preparing: int
+    ops_granted: int
+    ops_active: int
+    ops_quarantined: int
+    ops_done: int
+    ops_reaped: int
+    ops_revoked: int
+    ops_refused: int
+    control_bytes: int
+    wakeups: int
 
 
 def manager_status(

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publish, look up, restore: the bytes are the right ones."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import select
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import (
+    BLOCKS,
+    FROM,
+    LAYERS,
+    PAGE,
+    PAGES,
+    SEGMENT,
+    TO,
+    TOKENS,
+    Tensors,
+    keys,
+    layers_at,
+    schema,
+)
+
+import orbitkv
+from orbitkv import Keys, RestoreGroup, Status
+
+
+def publish_and_restore(tensors: Tensors) -> None:
+    tensors.fill(FROM)
+    assert tensors.publish(FROM).blocks == BLOCKS
+    tensors.wipe()
+    lease = tensors.namespace.lookup(Keys(keys()))
+    assert lease is not None
+    with lease:
+        assert lease.tokens == BLOCKS * TOKENS
+        assert lease.hits == (orbitkv.Hit(0, 0, BLOCKS),)
+        op = tensors.binding.restore(lease, RestoreGroup(TO))
+    with op:
+        for layer in range(LAYERS):
+            op.wait_layer(layer, 30)
+        result = op.wait(30)
+    assert result.bytes == BLOCKS * LAYERS * PAGE
+    assert result.lease_spent
+    assert tensors.wrong(TO) == []
+    assert sum(tensors.memory) == sum(
+        sum(tensors.memory[tensors.at(0, page)]) for page in TO
+    ) + sum(
+        sum(tensors.memory[tensors.at(layer, page)]) for layer in range(1, LAYERS) for page in TO
+    )
+
+
+def test_embedded(tensors: Tensors) -> None:
+    publish_and_restore(tensors)
+
+
+def test_a_manager_process(manager: tuple[Path, subprocess.Popen[bytes]]) -> None:
+    with orbitkv.Engine(manager[0]) as engine:
+        publish_and_restore(Tensors(engine))
+        status = orbitkv.manager_status(manager[0])
+        assert (status.sessions, status.blocks) == (1, BLOCKS)
+
+
+def test_the_cache_outlives_its_engine(manager: tuple[Path, subprocess.Popen[bytes]]) -> None:
+    with orbitkv.Engine(manager[0]) as engine:
+        tensors = Tensors(engine)
+        tensors.fill(FROM)
+        tensors.publish(FROM)
+    with orbitkv.Engine(manager[0]) as engine:
+        tensors = Tensors(engine)
+        lease = tensors.namespace.lookup(Keys(keys()))
+        assert lease is not None
+        tensors.binding.restore(lease, RestoreGroup(TO)).wait(30)
+        assert tensors.wrong(TO) == []
+
+
+def test_a_lease_is_opened_by_its_id(manager: tuple[Path, subprocess.Popen[bytes]]) -> None:
+    with orbitkv.Engine(manager[0]) as scheduler, orbitkv.Engine(manager[0]) as worker:
+        tensors = Tensors(worker)
+        tensors.fill(FROM)
+        tensors.publish(FROM)
+        namespace = orbitkv.Namespace(scheduler, model="test", schema=schema())
+        lease = namespace.lookup(Keys(b"".join(keys()), key_bytes=16))
+        assert lease is not None
+        with tensors.namespace.open_lease(lease.id) as opened:
+            assert opened.result == lease.result
+            tensors.binding.restore(opened, RestoreGroup(TO)).wait(30)
+        assert tensors.wrong(TO) == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        bytearray,
+        lambda size: array.array("B", bytes(size)),
+        lambda size: (ctypes.c_uint8 * size)(),
+    ],
+    ids=["bytearray", "array", "ctypes"],
+)
+def test_buffers_as_base(engine: orbitkv.Engine, make: Any) -> None:
+    namespace = orbitkv.Namespace(engine, model="test", schema=schema(layers=1))
+    memory = make(PAGES * PAGE)
+    layer = orbitkv.Layer(memory, PAGES * PAGE, PAGE, PAGES, [SEGMENT, SEGMENT], [0, SEGMENT])
+    with orbitkv.Binding(namespace, [layer]) as binding:
+        memoryview(memory).cast("B")[0:PAGE] = b"x" * PAGE
+        binding.publish(orbitkv.PublishGroup(Keys(keys(1)), [0])).wait(30)
+        lease = namespace.lookup(Keys(keys(1)))
+        assert lease is not None
+        binding.restore(lease, RestoreGroup([PAGES - 1])).wait(30)
+    assert bytes(memoryview(memory).cast("B")[-PAGE:]) == b"x" * PAGE
+
+
+@pytest.mark.parametrize(
+    "pages", [FROM, tuple(FROM), array.array("I", FROM), array.array("i", FROM)]
+)
+def test_forms_of_page_numbers(tensors: Tensors, pages: Any) -> None:
+    tensors.fill(FROM)
+    assert tensors.publish(pages).blocks == BLOCKS
+
+
+def test_blocks_of_several_pages(engine: orbitkv.Engine) -> None:
+    memory = bytearray(LAYERS * PAGES * PAGE)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    namespace = orbitkv.Namespace(engine, model="two", schema=schema(pages=2))
+    assert namespace.block_bytes() == 2 * LAYERS * PAGE
+    binding = orbitkv.Binding(namespace, layers_at(base, memory))
+    assert binding.pages_per_block == (2,)
+    with pytest.raises(ValueError, match="5 pages are no blocks of 2"):
+        binding.publish(orbitkv.PublishGroup(Keys(keys(2)), [1, 2, 3, 4, 5]))
+    with pytest.raises(ValueError, match="2 keys, but pages of 3 blocks"):
+        binding.publish(orbitkv.PublishGroup(Keys(keys(2)), range(6)))
+    assert binding.publish(orbitkv.PublishGroup(Keys(keys(2)), range(4))).wait(30).blocks == 2
+    binding.close()
+
+
+def test_what_is_stored_already(tensors: Tensors) -> None:
+    tensors.fill(FROM)
+    tensors.publish(FROM)
+    again = tensors.publish(FROM)
+    assert (again.blocks, again.present) == (0, BLOCKS)
+
+
+def test_miss_and_peek(tensors: Tensors) -> None:
+    assert tensors.namespace.lookup(Keys(keys())) is None
+    assert tensors.namespace.peek(Keys(keys())).tokens == 0
+    tensors.fill(FROM)
+    tensors.publish(FROM[:4])
+    found = tensors.namespace.peek(Keys(keys()))
+    assert (found.tokens, found.hits[0].count) == (4 * TOKENS, 4)
+    assert tensors.namespace.engine.stats().leases == 0
+
+
+def test_a_sequence_goes_on(tensors: Tensors) -> None:
+    tensors.fill(FROM)
+    names = keys()
+    for part in (slice(0, 4), slice(4, BLOCKS)):
+        group = orbitkv.PublishGroup(
+            Keys(names[part]),
+            FROM[part],
+            first_position=part.start,
+            parent=names[part.start - 1] if part.start else None,
+        )
+        tensors.binding.publish(group).wait(30)
+    assert tensors.namespace.peek(Keys(names)).tokens == BLOCKS * TOKENS
+
+
+def test_completions(tensors: Tensors) -> None:
+    tensors.fill(FROM)
+    engine = tensors.namespace.engine
+    groups = [
+        orbitkv.PublishGroup(Keys(keys(5, name)), FROM[at : at + 5])
+        for name, at in (("first", 0), ("other", 5))
+    ]
+    started = {
+        tag: tensors.binding.publish(group, notify=True, user_data=tag)
+        for tag, group in zip("ab", groups)
+    }
+    ended: dict[str, orbitkv.Op] = {}
+    while len(ended) < 2:
+        readable, _, _ = select.select([engine], [], [], 30)
+        assert readable, "no completion came"
+        for completion in engine.poll():
+            assert completion.status == Status.OK
+            ended[completion.user_data] = completion.op
+    assert ended == started
+    assert engine.poll() == []
+    result = started["a"].poll()
+    assert result is not None
+    assert result.blocks == 5
+
+
+def test_a_salt_shares_nothing(engine: orbitkv.Engine) -> None:
+    tensors = Tensors(engine)
+    tensors.fill(FROM)
+    tensors.publish(FROM)
+    for identity in ({"salt": "s"}, {"adapter": "s"}, {"fields": {"x": "s"}}, {"revision": ""}):
+        other = orbitkv.Namespace(engine, model="test", schema=schema(), **identity)
+        assert other.lookup(Keys(keys())) is None
