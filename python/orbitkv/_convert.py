@@ -24,11 +24,20 @@ def milliseconds(seconds: float | None) -> int:
     return min(math.ceil(seconds * 1000), 2**31 - 1)
 
 
+def raw_bytes(value: str | bytes) -> bytes:
+    """A string as UTF-8, or bytes as they are."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"a str or bytes is needed, not {type(value).__name__}")
+
+
 def c_string(text: str | bytes | None) -> Any:
     """A terminated string, or NULL. The caller keeps it while C uses it."""
     if text is None:
         return ffi.NULL
-    raw = text.encode() if isinstance(text, str) else bytes(text)
+    raw = raw_bytes(text)
     if b"\0" in raw:
         raise ValueError("a string has a NUL byte")
     return ffi.new("char[]", raw)
@@ -74,9 +83,9 @@ def packed_keys(keys: KeyData, key_bytes: int | None) -> tuple[Any, int, int]:
         if key_bytes not in (None, size):
             raise ValueError(f"keys of {size} bytes, not {key_bytes}")
         key_bytes = size
+    view = ffi.from_buffer("char[]", keys)
     if not key_bytes:
         raise ValueError("packed keys need key_bytes")
-    view = ffi.from_buffer("char[]", keys)
     count, rest = divmod(len(view), key_bytes)
     if rest or not count:
         raise ValueError(f"{len(view)} bytes are no keys of {key_bytes} bytes")

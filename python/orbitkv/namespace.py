@@ -192,7 +192,7 @@ def _identity_fields(fields: Mapping[str, bytes | str], keep: list[Any]) -> tupl
     array = ffi.new("struct okv_identity_field[]", len(fields))
     keep.append(array)
     for field, (name, value) in zip(array, fields.items()):
-        raw = value.encode() if isinstance(value, str) else bytes(value)
+        raw = _convert.raw_bytes(value)
         keep += [_convert.c_string(name), ffi.new("char[]", raw)]
         field.name, field.value = keep[-2:]
         field.value_bytes = len(raw)

@@ -131,14 +131,9 @@ def run_python() -> object:
     """Run a program of its own with the tests' helpers; returns the ended process."""
 
     def run(source: str, *args: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        here = str(Path(__file__).parent)
+        path = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         return subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                f"import sys\nsys.path.insert(0, {here!r})\n{source}",
-                *map(str, args),
-            ],
+            [sys.executable, "-c", path + source, *map(str, args)],
             capture_output=True,
             text=True,
             timeout=timeout,

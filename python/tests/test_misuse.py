@@ -109,9 +109,7 @@ def test_namespace_options(
 )
 def test_layers(tensors: Tensors, changes: dict[str, Any], exception: Any) -> None:
     other = bytearray(LAYERS * PAGES * 4096)
-    for layer in layers_at(0):
-        pass
-    fields = {**vars(layer), "base": other, **changes}
+    fields = {**vars(layers_at(0)[0]), "base": other, **changes}
     namespace = orbitkv.Namespace(tensors.namespace.engine, model="one", schema=schema(layers=1))
     with pytest.raises(exception):
         orbitkv.Binding(namespace, [orbitkv.Layer(**fields)])
@@ -306,8 +304,7 @@ def test_the_manager_dies(manager: tuple[Path, Any]) -> None:
         manager[1].kill()
         manager[1].wait()
         with pytest.raises(orbitkv.SessionError):
-            while True:
-                tensors.namespace.lookup(Keys(keys()))
+            tensors.namespace.lookup(Keys(keys()))
         assert engine.state == Status.SESSION
         with pytest.raises(orbitkv.SessionError):
             engine.poll()
