@@ -26,6 +26,13 @@ extern "C" {
  * Blocks never.   Threads any.
  */
 OKV_EXPORT unsigned okv_version(void);
+/**
+ * The devices that are built into the loaded library, and how they copy: "host, cuda (dma,
+ * kernel)"; "host, cuda (dma)" of a build without nvcc; "host" of one without CUDA. Not what this
+ * host has.
+ * Blocks never.   Threads any.
+ */
+OKV_EXPORT const char *okv_devices(void);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,8 @@
 /* [B] The devices of this build. */
 #include "device/device.h"
 
+#include "okv_config.h"
+
 #include <stddef.h>
 
 const struct oki_device_ops *oki_device_find(uint32_t kind)
@@ -11,4 +13,11 @@ const struct oki_device_ops *oki_device_find(uint32_t kind)
 	case OKV_DEVICE_CUDA: return &oki_device_cuda;
 	default: return NULL;
 	}
+}
+
+const char *okv_devices(void)
+{
+	if (OKV_HAVE_COPY_KERNEL)
+		return "host, cuda (dma, kernel)";
+	return OKV_HAVE_CUDA ? "host, cuda (dma)" : "host";
 }

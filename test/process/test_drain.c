@@ -279,9 +279,9 @@ START_TEST(bad_options_are_named_and_exit_with_2)
 	ck_assert_int_eq(RUN(said, "--help"), 0);
 	ck_assert_msg(strstr(said, "Usage:") && strstr(said, "--memory"), "%s", said);
 	ck_assert_int_eq(RUN(said, "--version"), 0);
-	char version[64];
-	snprintf(version, sizeof(version), "orbitkv-manager %d.%d.%d\n", OKV_VERSION_MAJOR,
-		 OKV_VERSION_MINOR, OKV_VERSION_PATCH);
+	char version[128];
+	snprintf(version, sizeof(version), "orbitkv-manager %d.%d.%d\ndevices: %s\n",
+		 OKV_VERSION_MAJOR, OKV_VERSION_MINOR, OKV_VERSION_PATCH, okv_devices());
 	ck_assert_str_eq(said, version);
 }
 END_TEST

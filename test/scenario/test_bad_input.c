@@ -55,6 +55,7 @@ START_TEST(status_names_texts_and_groups)
 	ck_assert_int_eq(okv_status_group(INT_MIN), OKV_STATUS_GROUP_BUILD);
 	ck_assert_uint_eq(okv_version(),
 			  OKV_VERSION_MAJOR << 16 | OKV_VERSION_MINOR << 8 | OKV_VERSION_PATCH);
+	ck_assert_int_eq(strncmp(okv_devices(), "host", 4), 0);
 }
 END_TEST
 

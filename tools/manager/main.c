@@ -224,6 +224,7 @@ static int parse(int argc, char **argv, const struct option *known, struct argum
 		if (id == VERSION) {
 			unsigned v = okv_version();
 			printf("orbitkv-manager %u.%u.%u\n", v >> 16, v >> 8 & 255, v & 255);
+			printf("devices: %s\n", okv_devices());
 			return 0;
 		}
 		if (id == '?') {
