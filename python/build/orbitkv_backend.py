@@ -122,5 +122,13 @@ def build_wheel(
         given = settings.get("setup-args", [])
         given = [given] if isinstance(given, str) else list(given)
         settings["setup-args"] = [*given, f"-Dtoolkit={_toolkit_from_pypi()}"]
-    name: str = mesonpy.build_wheel(wheel_directory, settings, metadata_directory)
-    return name
+    name = mesonpy.build_wheel(wheel_directory, settings, metadata_directory)
+    # meson-python tags for the Python that builds; python/meson.build compiles for 3.9 and later.
+    tagged = subprocess.run(
+        [sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag=cp39", name],
+        cwd=wheel_directory,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return tagged.stdout.split()[-1]

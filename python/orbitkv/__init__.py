@@ -36,6 +36,7 @@ from .manager import (
     ManagerOptions,
     ManagerStatus,
     default_socket_path,
+    devices,
     manager_status,
     program,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "StageTimes",
     "Status",
     "default_socket_path",
+    "devices",
     "manager_status",
     "program",
 ]

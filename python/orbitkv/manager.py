@@ -105,6 +105,11 @@ def default_socket_path() -> str:
     return _convert.text_of(path)
 
 
+def devices() -> str:
+    """The devices built into the library, as "host, cuda (dma, kernel)"; not what this host has."""
+    return _convert.text_of(lib.okv_devices())
+
+
 def program(name: str) -> Path:
     """The path of one of the package's programs: orbitkv-manager, -replay or -bench."""
     path = Path(__file__).parent / "_bin" / name
