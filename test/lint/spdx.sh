@@ -6,9 +6,9 @@ cd "$1"
 files=$(mktemp)
 trap 'rm -f "$files"' EXIT
 
-find meson.build lib include examples tools kernels pkgconfig test doc -type f '(' \
-	-name '*.[ch]' -o -name '*.cu' -o -name '*.pml' -o -name '*.py' -o -name '*.sh' \
-	-o -name meson.build ')' | sort >"$files"
+find meson.build pyproject.toml lib include examples tools kernels pkgconfig python test doc \
+	-type f '(' -name '*.[ch]' -o -name '*.cu' -o -name '*.pml' -o -name '*.py' -o -name '*.pyi' \
+	-o -name '*.sh' -o -name '*.toml' -o -name meson.build ')' | sort >"$files"
 fail=0
 while read -r file; do
 	head -n 5 "$file" | grep -qF 'SPDX-License-Identifier: Apache-2.0' || {

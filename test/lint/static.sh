@@ -54,7 +54,7 @@ if [ $# -gt 0 ]; then
 	printf '%s\n' "$@" | sed 's/^\.\///' >"$files"
 else
 	# shellcheck disable=SC2046 # words
-	find $(present lib include examples tools kernels pkgconfig test doc .ci) ./*.* -type f |
+	find $(present lib include examples tools kernels pkgconfig python test doc .ci) ./*.* -type f |
 		sed 's/^\.\///' | sort >"$files"
 fi
 
@@ -71,7 +71,7 @@ if have cppcheck 2.10 && pick '^(lib|examples|tools)/.*\.c$'; then
 		--suppressions-list=test/lint/cppcheck.txt --inline-suppr --library=posix,bsd \
 		-D_GNU_SOURCE -I lib -I include -I "$build" --file-list="$some" || failed=1
 fi
-if have clang-format 14 && pick '^(lib|include|examples|tools|kernels|test)/.*\.([ch]|cu)$'; then
+if have clang-format 14 && pick '^(lib|include|examples|tools|kernels|python|test)/.*\.([ch]|cu)$'; then
 	xargs clang-format --dry-run -Werror <"$some" || failed=1
 fi
 if have shellcheck 0.9 && pick '^((lib|include|examples|tools|kernels|test)/.*\.sh|\.ci/run)$'; then

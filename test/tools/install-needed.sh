@@ -6,7 +6,7 @@
 # command to run and fails.
 set -eu
 
-# Without these a check of the lint suite is skipped.
+# Without these checks of the lint suite, or the tests of the Python package, are skipped.
 wanted=
 
 build='gcc libc6-dev meson ninja-build pkgconf liburcu-dev libnuma-dev libxxhash-dev libjansson-dev'
@@ -14,7 +14,7 @@ case "${1-}" in
 build) needed=$build ;;
 test)
 	needed="$build check libsubunit-dev spin"
-	wanted=codespell
+	wanted='codespell python3-venv python3-dev'
 	;;
 *)
 	echo "usage: $0 build|test" >&2

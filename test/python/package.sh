@@ -1,0 +1,38 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Build the wheel as pip does, see that auditwheel can make a manylinux wheel of it, install that,
+# and run the tests of the package. Usage: package.sh ROOT BUILD_DIR TOOLKIT
+set -eu
+root=$1 build=$2 toolkit=$3
+where=$("$(dirname "$0")/environment.sh" "$root" "$build")
+wheels=$(mktemp -d)
+trap 'rm -rf "$wheels"' EXIT
+PATH=$where/bin:$PATH
+unset CFLAGS LDFLAGS PYTHONPATH
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+cuda=-Csetup-args=-Dtoolkit=$toolkit
+if ! [ -x "$toolkit/bin/nvcc" ] || ! command -v g++ >/dev/null; then
+	echo "skipped: the copy kernel in the Python package: no nvcc or no g++"
+	cuda=-Csetup-args=-Dcuda=disabled
+	export ORBITKV_TEST_HOST_ONLY=1
+fi
+
+pip wheel --quiet --no-build-isolation --no-deps -C "build-dir=$build/python-wheel" "$cuda" \
+	-Ccompile-args=-j2 -w "$wheels" "$root"
+auditwheel repair -w "$wheels/repaired" "$wheels"/*.whl >"$wheels/log" 2>&1 || {
+	cat "$wheels/log"
+	auditwheel show "$wheels"/*.whl
+	exit 1
+}
+case $(ls "$wheels/repaired") in
+orbitkv-*-cp39-abi3-manylinux*.whl) ;;
+*)
+	echo "a wheel that is not for Python 3.9 and later, or not for manylinux:"
+	ls "$wheels" "$wheels/repaired"
+	exit 1
+	;;
+esac
+pip install --quiet --force-reinstall --no-deps "$wheels"/repaired/*.whl
+cd "$wheels" # not in the sources
+python -m pytest -q -p no:cacheprovider "$root/python/tests"
