@@ -34,7 +34,7 @@ Settings = dict[str, Any]
 
 
 def _options(settings: Settings | None) -> dict[str, str]:
-    """Meson options that the caller gave: pip install . -Csetup-args=-DNAME=VALUE."""
+    """Meson options of the caller: pip install . --config-settings=setup-args=-DNAME=VALUE."""
     given = (settings or {}).get("setup-args", [])
     given = [given] if isinstance(given, str) else given
     return dict(arg[2:].split("=", 1) for arg in given if arg.startswith("-D") and "=" in arg)
@@ -60,8 +60,8 @@ def _toolkit_from_pypi() -> Path:
             return nvcc.parent.parent
     raise SystemExit(
         "orbitkv: there is no CUDA toolkit for the copy kernel. Install " + ", ".join(CUDA) + ", "
-        "or say where one is (-Csetup-args=-Dtoolkit=DIR), or build for hosts without GPUs "
-        "(-Csetup-args=-Dcuda=disabled)."
+        "or say where one is (--config-settings=setup-args=-Dtoolkit=DIR), or build for hosts "
+        "without GPUs (--config-settings=setup-args=-Dcuda=disabled)."
     )
 
 

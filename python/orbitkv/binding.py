@@ -14,7 +14,7 @@ from ._okv import ffi, lib
 from .errors import check
 from .lease import Lease
 from .namespace import Keys, Namespace
-from .op import Op
+from .op import Op, wait_sliced
 
 
 class Device(enum.IntEnum):
@@ -153,7 +153,7 @@ class Binding(Handle):
         After that nothing touches the pages until resume(), and the tensors may be unmapped.
         """
         with self._use() as binding:
-            check(lib.okv_binding_quiesce(binding, _convert.milliseconds(timeout)))
+            check(wait_sliced(timeout, lambda ms: lib.okv_binding_quiesce(binding, ms)))
 
     def resume(self) -> None:
         """Accept operations again: every layer is mapped as it was registered."""

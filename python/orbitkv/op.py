@@ -77,7 +77,7 @@ class Op(Handle):
         """
         result = ffi.new("struct okv_op_result *")
         with self._use() as op:
-            status = _wait(timeout, lambda ms: lib.okv_op_wait(op[0], ms, result))
+            status = wait_sliced(timeout, lambda ms: lib.okv_op_wait(op[0], ms, result))
         if status not in (0, Status.TIMEOUT):
             raise error_of(status, _convert.text_of(result.text))
         check(status)
@@ -86,7 +86,7 @@ class Op(Handle):
     def wait_layer(self, layer: int, timeout: float | None = None) -> None:
         """Wait until this layer's bytes are in place; of a CUDA binding, until all are."""
         with self._use() as op:
-            status = _wait(timeout, lambda ms: lib.okv_op_wait_layer(op[0], layer, ms))
+            status = wait_sliced(timeout, lambda ms: lib.okv_op_wait_layer(op[0], layer, ms))
         check(status)
 
     def wait_enqueued(self, layer: int = 0, timeout: float | None = None) -> None:
@@ -95,7 +95,7 @@ class Op(Handle):
         Only after that may a stream be made to wait for the event.
         """
         with self._use() as op:
-            status = _wait(timeout, lambda ms: lib.okv_op_wait_enqueued(op[0], layer, ms))
+            status = wait_sliced(timeout, lambda ms: lib.okv_op_wait_enqueued(op[0], layer, ms))
         check(status)
 
     def poll(self) -> OpResult | None:
@@ -122,7 +122,7 @@ def _release_started(started: Any) -> None:
     lib.okv_op_release(started[0])
 
 
-def _wait(timeout: float | None, call: Callable[[int], int]) -> int:
+def wait_sliced(timeout: float | None, call: Callable[[int], int]) -> int:
     """A wait in slices: between them Python runs the handlers of signals."""
     left = _convert.milliseconds(timeout)
     if 0 <= left <= _SLICE_MS:

@@ -11,15 +11,15 @@ PATH=$where/bin:$PATH
 unset CFLAGS LDFLAGS PYTHONPATH
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-cuda=-Csetup-args=-Dtoolkit=$toolkit
+cuda=--config-settings=setup-args=-Dtoolkit=$toolkit
 if ! [ -x "$toolkit/bin/nvcc" ] || ! command -v g++ >/dev/null; then
 	echo "skipped: the copy kernel in the Python package: no nvcc or no g++"
-	cuda=-Csetup-args=-Dcuda=disabled
+	cuda=--config-settings=setup-args=-Dcuda=disabled
 	export ORBITKV_TEST_HOST_ONLY=1
 fi
 
-pip wheel --quiet --no-build-isolation --no-deps -C "build-dir=$build/python-wheel" "$cuda" \
-	-Ccompile-args=-j2 -w "$wheels" "$root"
+pip wheel --quiet --no-build-isolation --no-deps -w "$wheels" "$cuda" \
+	--config-settings="build-dir=$build/python-wheel" --config-settings=compile-args=-j2 "$root"
 auditwheel repair -w "$wheels/repaired" "$wheels"/*.whl >"$wheels/log" 2>&1 || {
 	cat "$wheels/log"
 	auditwheel show "$wheels"/*.whl
