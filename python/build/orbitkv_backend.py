@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import mesonpy
-from mesonpy import build_sdist, get_requires_for_build_sdist  # noqa: F401
+from mesonpy import get_requires_for_build_sdist  # noqa: F401
 
 # The toolkit of the copy kernel. Its parts are of one release: they have no such demand themselves.
 CUDA = [f"nvidia-{part} == 13.0.*" for part in ("cuda-nvcc", "cuda-runtime", "cuda-crt", "nvvm")]
@@ -38,6 +38,13 @@ def _options(settings: Settings | None) -> dict[str, str]:
     given = (settings or {}).get("setup-args", [])
     given = [given] if isinstance(given, str) else given
     return dict(arg[2:].split("=", 1) for arg in given if arg.startswith("-D") and "=" in arg)
+
+
+def _with(settings: Settings | None, arg: str) -> Settings:
+    """The settings and one more argument of meson setup."""
+    given = (settings or {}).get("setup-args", [])
+    given = [given] if isinstance(given, str) else list(given)
+    return {**(settings or {}), "setup-args": [*given, arg]}
 
 
 def _wants_kernel(settings: Settings | None) -> bool:
@@ -111,17 +118,21 @@ def get_requires_for_build_wheel(config_settings: Settings | None = None) -> lis
     return requires
 
 
+def build_sdist(sdist_directory: str, config_settings: Settings | None = None) -> str:
+    # The sources are the same with and without a toolkit.
+    name: str = mesonpy.build_sdist(sdist_directory, _with(config_settings, "-Dcuda=disabled"))
+    return name
+
+
 def build_wheel(
     wheel_directory: str,
     config_settings: Settings | None = None,
     metadata_directory: str | None = None,
 ) -> str:
     _check_host(config_settings)
-    settings = dict(config_settings or {})
+    settings = config_settings
     if _wants_kernel(settings) and not _has_toolkit(settings):
-        given = settings.get("setup-args", [])
-        given = [given] if isinstance(given, str) else list(given)
-        settings["setup-args"] = [*given, f"-Dtoolkit={_toolkit_from_pypi()}"]
+        settings = _with(settings, f"-Dtoolkit={_toolkit_from_pypi()}")
     name = mesonpy.build_wheel(wheel_directory, settings, metadata_directory)
     # meson-python tags for the Python that builds; python/meson.build compiles for 3.9 and later.
     tagged = subprocess.run(

@@ -277,6 +277,7 @@ def test_restore_only(manager: tuple[Path, Any]) -> None:
         assert caught.value.status is Status.PERM
 
 
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_in_a_child_of_fork(tensors: Tensors) -> None:
     objects = everything(tensors)
     pid = os.fork()

@@ -18,6 +18,15 @@ from orbitkv._okv import ffi, lib
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 
 
+def test_every_source_is_installed() -> None:
+    sources = Path(__file__).parent.parent / "orbitkv"
+    installed = Path(orbitkv.__file__).parent
+    assert installed != sources
+    wanted = {path.relative_to(sources) for path in sources.rglob("*.py*") if path.suffix != ".pyc"}
+    assert {path for path in wanted if not (installed / path).exists()} == set()
+    assert (installed / "py.typed").exists()
+
+
 @pytest.mark.parametrize("name", ["orbitkv-manager", "orbitkv-replay", "orbitkv-bench"])
 def test_programs(name: str) -> None:
     for path in (orbitkv.program(name), SCRIPTS / name):

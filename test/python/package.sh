@@ -18,6 +18,14 @@ if ! [ -x "$toolkit/bin/nvcc" ] || ! command -v g++ >/dev/null; then
 	export ORBITKV_TEST_HOST_ONLY=1
 fi
 
+# Never without the kernel, unless one asked for that.
+if meson setup "$wheels/no-nvcc" "$root" -Dpython=enabled -Dtests=disabled \
+	-Dtoolkit=/nonexistent >"$wheels/log" 2>&1 || ! grep -q 'needs cuda.h and nvcc' "$wheels/log"; then
+	echo "a package without nvcc was not refused:"
+	cat "$wheels/log"
+	exit 1
+fi
+
 pip wheel --quiet --no-build-isolation --no-deps -w "$wheels" "$cuda" \
 	--config-settings="build-dir=$build/python-wheel" --config-settings=compile-args=-j2 "$root"
 auditwheel repair -w "$wheels/repaired" "$wheels"/*.whl >"$wheels/log" 2>&1 || {
