@@ -57,8 +57,7 @@ done
 version=$(sed -n 's/^Version: *//p' "$pc")
 [ "$prefix" != /usr ] || export LD_LIBRARY_PATH="$library"
 said=$("$copy/bin/orbitkv-manager" --version)
-[ "${said%%
-devices: host*}" = "orbitkv-manager $version" ] || fail "orbitkv-manager says '$said', not $version"
+[ "$(echo "$said" | head -n 1)" = "orbitkv-manager $version" ] || fail "orbitkv-manager says '$said', not $version"
 export LD_LIBRARY_PATH="$library"
 
 PKG_CONFIG_PATH=$(dirname "$pc")
