@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, ClassVar
+from typing import Any, Callable, ClassVar, TypeVar
 
 from ._okv import ffi, lib
 from .errors import CallError, Status
@@ -87,6 +87,9 @@ class _Guard:
         self.finish()
 
 
+_Self = TypeVar("_Self", bound="Handle")
+
+
 class Handle:
     """Base of the objects that own a handle. Close it, or leave its `with` block.
 
@@ -133,7 +136,7 @@ class Handle:
         """Whether close() was called."""
         return self._guard.closed
 
-    def __enter__(self):  # type: ignore[no-untyped-def]
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

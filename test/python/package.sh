@@ -45,4 +45,4 @@ pip install --quiet --force-reinstall --no-deps "$wheels"/repaired/*.whl
 cd "$wheels" # not in the sources
 # A CUDA driver that needs no GPU, where the build has one.
 [ ! -e "$build/test/standin/libcuda.so.1" ] || export LD_LIBRARY_PATH="$build/test/standin"
-python -m pytest -q -p no:cacheprovider "$root/python/tests"
+python -m pytest -rs -p no:cacheprovider "$root/python/tests"
