@@ -279,7 +279,7 @@ int oki_record_wait(struct okv_op *op, struct okw_record *record, int timeout_ms
 /* claim.c: the grant as a source of parts */
 extern const struct oki_transfer_source oki_grant_source;
 /*
- * plan_check.c: check a part in private memory against request, schema and mappings. The pairs of
+ * part_check.c: check a part in private memory against request, schema and mappings. The pairs of
  * ret_part overwrite the entries in part.
  */
 int oki_plan_check(struct okv_op *op, uint8_t *part, uint32_t bytes, uint32_t index,

@@ -330,7 +330,7 @@ void oki_mgr_waiting_remove(struct oki_mgr_session *s, uint32_t i);
 /* Read how many parts the engine consumed and offer the parts that fit now. */
 void oki_mgr_offer_more(struct oki_mgr_session *s, uint32_t i);
 
-/* mgr_op.c [locked] */
+/* grant_release.c [locked] */
 /* Write the result of a record and announce it as Done. reply may be NULL. */
 void oki_mgr_done(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t reply_offset,
 		  const void *reply, uint32_t reply_bytes, int status, const char *text);
