@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "plan/page_check.h"
 
 int oki_transfer_group(struct okv_op *op, uint32_t group, uint32_t count, const uint32_t *pages,
 		       uint64_t *page_total, struct okv_error *err)

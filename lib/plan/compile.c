@@ -2,7 +2,6 @@
 /* [B] From pairs (block, pages) to runs. */
 #include "plan/compile.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -487,71 +486,5 @@ int oki_compile(struct oki_compile_scratch *scratch, const struct oki_pair *pair
 	struct view view = {.pairs = pairs, .pages = pages, .pages_per_block = pages_per_block};
 	int rc = compile_view(scratch, &view, pair_count, &limits, ret_runs, err);
 	oki_scratch_trim(scratch);
-	return rc;
-}
-
-/* The set of pages seen so far: a bit for each page of the group, or, for few of many pages, a hash
- * table. */
-struct seen {
-	uint64_t *bits;
-	uint32_t *places; /* page + 1; 0: free */
-	uint32_t shift;	  /* of a 32-bit hash; at least half of the places stay free */
-};
-
-static bool seen_init(struct seen *seen, uint64_t count, uint32_t page_count)
-{
-	uint32_t places = 2;
-	*seen = (struct seen){.shift = 31};
-	for (; places < 2 * count && places <= page_count / 32u; places *= 2)
-		seen->shift--;
-	if (places >= 2 * count && places <= page_count / 32u)
-		seen->places = calloc(places, sizeof(seen->places[0]));
-	else
-		seen->bits = calloc(page_count / 64u + 1u, sizeof(seen->bits[0]));
-	return seen->places || seen->bits;
-}
-
-/* Add a page. True if it was there before. */
-static bool seen_add(struct seen *seen, uint32_t page)
-{
-	if (seen->bits) {
-		uint64_t *word = &seen->bits[page / 64], bit = 1ull << (page & 63);
-		bool before = *word & bit;
-		*word |= bit;
-		return before;
-	}
-	uint32_t mask = UINT32_MAX >> seen->shift, at = page * 0x9e3779b1u >> seen->shift;
-	for (; seen->places[at]; at = (at + 1) & mask)
-		if (seen->places[at] == page + 1)
-			return true;
-	seen->places[at] = page + 1;
-	return false;
-}
-
-int oki_pages_check(const uint32_t *pages, uint64_t count, uint32_t page_count,
-		    struct okv_error *err)
-{
-	int rc = 0;
-	struct seen seen;
-	if (count == 0)
-		return 0;
-	if (!pages)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "%llu pages at NULL",
-				(unsigned long long)count);
-	if (!seen_init(&seen, count, page_count))
-		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_ARGUMENTS,
-				"no memory to check %u pages", page_count);
-	for (uint64_t i = 0; i < count && !rc; i++) {
-		if (pages[i] >= page_count)
-			rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				      "page %u at index %llu is not below %u", pages[i],
-				      (unsigned long long)i, page_count);
-		else if (seen_add(&seen, pages[i]))
-			rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				      "page %u at index %llu is named twice", pages[i],
-				      (unsigned long long)i);
-	}
-	free(seen.bits);
-	free(seen.places);
 	return rc;
 }

@@ -24,11 +24,4 @@ int oki_compile(struct oki_compile_scratch *scratch, const struct oki_pair *pair
 		uint64_t block_bytes, uint64_t max_page_stride, uint64_t max_pitch_bytes,
 		struct oki_runs *ret_runs, struct okv_error *err);
 
-/*
- * Check a page list: every page below page_count, none twice. The error's text has the index of the
- * first bad page. Allocates at most about page_count bits for the call.
- */
-int oki_pages_check(const uint32_t *pages, uint64_t count, uint32_t page_count,
-		    struct okv_error *err);
-
 #endif
