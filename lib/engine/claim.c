@@ -211,7 +211,7 @@ static int grant_next(void *arg, struct oki_part *ret_part, struct okv_error *er
 	uint32_t bytes = 0;
 	int rc = copy_part(op, index, &part, &bytes, err);
 	if (!rc)
-		rc = oki_plan_check(op, part, bytes, index, ret_part, err);
+		rc = oki_part_check(op, part, bytes, index, ret_part, err);
 	if (rc)
 		return rc;
 	op->parts_taken = index + 1;

@@ -282,7 +282,7 @@ extern const struct oki_transfer_source oki_grant_source;
  * part_check.c: check a part in private memory against request, schema and mappings. The pairs of
  * ret_part overwrite the entries in part.
  */
-int oki_plan_check(struct okv_op *op, uint8_t *part, uint32_t bytes, uint32_t index,
+int oki_part_check(struct okv_op *op, uint8_t *part, uint32_t bytes, uint32_t index,
 		   struct oki_part *ret_part, struct okv_error *err);
 
 /* in_use.c: pages and events in use. With binding->lock held. */

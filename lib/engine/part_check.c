@@ -143,7 +143,7 @@ static int check_complete(struct okv_op *op, uint32_t groups_done, bool last, st
 	return 0;
 }
 
-int oki_plan_check(struct okv_op *op, uint8_t *part, uint32_t bytes, uint32_t index,
+int oki_part_check(struct okv_op *op, uint8_t *part, uint32_t bytes, uint32_t index,
 		   struct oki_part *ret_part, struct okv_error *err)
 {
 	struct okw_plan_head head;

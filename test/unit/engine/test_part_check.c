@@ -87,7 +87,7 @@ static int check_part(const struct okw_plan_entry *entries, uint32_t count, uint
 	uint32_t bytes = (uint32_t)(sizeof(head) + count * sizeof(entries[0]));
 	memcpy(memory, &head, sizeof(head));
 	memcpy(memory + sizeof(head), entries, count * sizeof(entries[0]));
-	return oki_plan_check(&op, memory, bytes, part, ret_part, NULL);
+	return oki_part_check(&op, memory, bytes, part, ret_part, NULL);
 }
 
 /* Both groups whole, one after the other. */
@@ -264,8 +264,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("plan_check");
-	TCase *tc = tcase_create("plan_check");
+	Suite *suite = suite_create("part_check");
+	TCase *tc = tcase_create("part_check");
 	tcase_add_test(tc, entries_become_pairs_of_their_group);
 	tcase_add_test(tc, a_group_goes_on_in_the_next_part);
 	tcase_add_test(tc, the_longest_part_is_taken);
