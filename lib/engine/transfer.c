@@ -28,7 +28,7 @@ int oki_transfer_group(struct okv_op *op, uint32_t group, uint32_t count, const 
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "group %u: pages is NULL",
 				group);
 	uint64_t n = (uint64_t)count * geometry->pages_per_block[group];
-	int rc = n ? oki_pages_check(pages, n, geometry->page_count[group], err) : 0;
+	int rc = n ? oki_pages_check(group, pages, n, geometry->page_count[group], err) : 0;
 	if (rc)
 		return rc;
 	t->groups[t->group_count++] =

@@ -45,7 +45,7 @@ static bool seen_add(struct seen *seen, uint32_t page)
 	return false;
 }
 
-int oki_pages_check(const uint32_t *pages, uint64_t count, uint32_t page_count,
+int oki_pages_check(uint32_t group, const uint32_t *pages, uint64_t count, uint32_t page_count,
 		    struct okv_error *err)
 {
 	int rc = 0;
@@ -53,20 +53,20 @@ int oki_pages_check(const uint32_t *pages, uint64_t count, uint32_t page_count,
 	if (count == 0)
 		return 0;
 	if (!pages)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "%llu pages at NULL",
-				(unsigned long long)count);
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"group %u: %llu pages at NULL", group, (unsigned long long)count);
 	if (!seen_init(&seen, count, page_count))
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_ARGUMENTS,
-				"no memory to check %u pages", page_count);
+				"group %u: no memory to check %u pages", group, page_count);
 	for (uint64_t i = 0; i < count && !rc; i++) {
 		if (pages[i] >= page_count)
 			rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				      "page %u at index %llu is not below %u", pages[i],
-				      (unsigned long long)i, page_count);
+				      "group %u: pages[%llu] is %u, not below %u", group,
+				      (unsigned long long)i, pages[i], page_count);
 		else if (seen_add(&seen, pages[i]))
 			rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				      "page %u at index %llu is named twice", pages[i],
-				      (unsigned long long)i);
+				      "group %u: pages[%llu] is %u, which is named twice", group,
+				      (unsigned long long)i, pages[i]);
 	}
 	free(seen.bits);
 	free(seen.places);

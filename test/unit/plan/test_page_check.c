@@ -10,18 +10,24 @@ START_TEST(pages_are_checked)
 {
 	struct okv_error err;
 	uint32_t pages[] = {0, 64, 127, 63, 1};
-	ck_assert_int_eq(oki_pages_check(pages, 5, 128, &err), 0);
-	ck_assert_int_eq(oki_pages_check(NULL, 0, 128, &err), 0);
-	ck_assert_int_eq(oki_pages_check(NULL, 1, 128, &err), OKV_E_INVAL);
-	ck_assert_int_eq(oki_pages_check(pages, 5, 127, &err), OKV_E_INVAL);
-	ck_assert_ptr_nonnull(strstr(err.text, "page 127 at index 2"));
-	ck_assert_int_eq(oki_pages_check(pages, 5, 0, &err), OKV_E_INVAL);
+	ck_assert_int_eq(oki_pages_check(3, pages, 5, 128, &err), 0);
+	ck_assert_int_eq(oki_pages_check(3, NULL, 0, 128, &err), 0);
+	ck_assert_int_eq(oki_pages_check(3, NULL, 1, 128, &err), OKV_E_INVAL);
+	ck_assert_int_eq(oki_pages_check(3, pages, 5, 127, &err), OKV_E_INVAL);
+	ck_assert_ptr_nonnull(strstr(err.text, "group 3: pages[2] is 127, not below 127"));
+	ck_assert_int_eq(oki_pages_check(3, pages, 5, 0, &err), OKV_E_INVAL);
 	pages[4] = 64;
-	ck_assert_int_eq(oki_pages_check(pages, 5, 128, &err), OKV_E_INVAL);
-	ck_assert_ptr_nonnull(strstr(err.text, "page 64 at index 4"));
-	ck_assert_int_eq(oki_pages_check(pages, 4, 128, &err), 0);
+	ck_assert_int_eq(oki_pages_check(3, pages, 5, 128, &err), OKV_E_INVAL);
+	ck_assert_ptr_nonnull(strstr(err.text, "group 3: pages[4] is 64, which is named twice"));
+	ck_assert_int_eq(oki_pages_check(3, pages, 4, 128, &err), 0);
+	/* Of several bad ones the first is named. */
+	pages[1] = 127;
+	ck_assert_int_eq(oki_pages_check(3, pages, 5, 127, &err), OKV_E_INVAL);
+	ck_assert_ptr_nonnull(strstr(err.text, "pages[1] is 127, not below 127"));
+	ck_assert_int_eq(oki_pages_check(3, pages, 5, 128, &err), OKV_E_INVAL);
+	ck_assert_ptr_nonnull(strstr(err.text, "pages[2] is 127, which is named twice"));
 	pages[0] = UINT32_MAX;
-	ck_assert_int_eq(oki_pages_check(pages, 1, 128, NULL), OKV_E_INVAL);
+	ck_assert_int_eq(oki_pages_check(3, pages, 1, 128, NULL), OKV_E_INVAL);
 }
 END_TEST
 
@@ -37,15 +43,17 @@ START_TEST(pages_are_checked_however_many_there_are)
 		uint32_t step = total / count;
 		for (uint32_t i = 0; i < count; i++)
 			pages[i] = i * step;
-		ck_assert_int_eq(oki_pages_check(pages, count, total, &err), 0);
+		ck_assert_int_eq(oki_pages_check(3, pages, count, total, &err), 0);
 		for (uint32_t i = 1; i < count; i += count / 7 + 1) {
 			uint32_t held = pages[i];
 			pages[i] = pages[i / 2];
-			ck_assert_int_eq(oki_pages_check(pages, count, total, &err), OKV_E_INVAL);
+			ck_assert_int_eq(oki_pages_check(3, pages, count, total, &err),
+					 OKV_E_INVAL);
 			ck_assert_ptr_nonnull(strstr(err.text, "is named twice"));
 			pages[i] = total;
-			ck_assert_int_eq(oki_pages_check(pages, count, total, &err), OKV_E_INVAL);
-			ck_assert_ptr_nonnull(strstr(err.text, "is not below"));
+			ck_assert_int_eq(oki_pages_check(3, pages, count, total, &err),
+					 OKV_E_INVAL);
+			ck_assert_ptr_nonnull(strstr(err.text, "not below"));
 			pages[i] = held;
 		}
 	}
