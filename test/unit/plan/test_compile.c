@@ -121,6 +121,9 @@ START_TEST(nothing_makes_no_runs)
 	struct okv_error err;
 	uint32_t page = 0;
 	ck_assert_int_eq(
+		oki_compile(&scratch, NULL, 1, &page, 1, BLOCK, STRIDE, PITCH_MAX, &runs, &err),
+		OKV_E_INVAL);
+	ck_assert_int_eq(
 		oki_compile(&scratch, &pair, 1, NULL, 1, BLOCK, STRIDE, PITCH_MAX, &runs, &err),
 		OKV_E_INVAL);
 	ck_assert_int_eq(
@@ -220,6 +223,13 @@ START_TEST(blocks_closer_than_a_block_are_never_joined)
 	ck_assert_uint_eq(count_runs(pairs, 2, pages, 1, PITCH_MAX), 2);
 	pairs[1].host++;
 	ck_assert_uint_eq(count_runs(pairs, 2, pages, 1, PITCH_MAX), 1);
+	/* two at one place neither, however small a block may be */
+	struct oki_runs runs;
+	pairs[1].host = pairs[0].host;
+	ck_assert_int_eq(
+		oki_compile(&scratch, pairs, 2, pages, 1, 0, STRIDE, PITCH_MAX, &runs, NULL), 0);
+	ck_assert_uint_eq(runs.count, 2);
+	oki_runs_fini(&runs);
 }
 END_TEST
 

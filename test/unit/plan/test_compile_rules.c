@@ -257,6 +257,26 @@ START_TEST(arenas_that_touch_are_not_joined)
 }
 END_TEST
 
+/* The same where blocks differ in shape, so that they are sorted as spans. */
+START_TEST(spans_of_arenas_that_touch_are_not_joined)
+{
+	enum { EACH = 4, ARENAS = 3, N = EACH * ARENAS };
+	struct oki_pair pairs[N];
+	uint32_t pages[N * 2];
+	for (uint32_t odd = 0; odd < N; odd++)
+		for (int shape = -1; shape <= 3; shape += 2) {
+			for (uint32_t i = 0; i < N; i++) {
+				pairs[i] = (struct oki_pair){host_at(0, i), i / EACH, i};
+				pages[i * 2] = 1000 + 2 * i;
+				pages[i * 2 + 1] = 1001 + 2 * i;
+			}
+			pages[odd * 2] = 2000;
+			pages[odd * 2 + 1] = (uint32_t)(2000 + shape);
+			compare_with_rules(pairs, N, pages, 2, STRIDE, PITCH_MAX);
+		}
+}
+END_TEST
+
 /* Few blocks among any number of pages, and the two ends of what a page can be. */
 START_TEST(blocks_lie_anywhere_in_a_pool)
 {
@@ -277,6 +297,8 @@ START_TEST(blocks_lie_anywhere_in_a_pool)
 					pages[i] += 1;
 				pairs[i] = (struct oki_pair){host_at(0, slots[i]), 0, i};
 			}
+			/* in memory of its own, whose end the sanitizers watch */
+			oki_compile_scratch_fini(&scratch);
 			compare_with_rules(pairs, N, pages, 1, 1, UINT64_MAX);
 		}
 }
@@ -351,6 +373,7 @@ int main(void)
 	tcase_add_test(tc, keys_of_any_size_are_sorted);
 	tcase_add_test(tc, runs_end_where_the_pitch_does);
 	tcase_add_test(tc, arenas_that_touch_are_not_joined);
+	tcase_add_test(tc, spans_of_arenas_that_touch_are_not_joined);
 	tcase_add_test(tc, blocks_lie_anywhere_in_a_pool);
 	tcase_add_test(tc, a_page_named_twice_loses_no_block);
 	tcase_add_test(tc, one_odd_block_among_whole_ones);
