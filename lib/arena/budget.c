@@ -285,13 +285,42 @@ int oki_budget_read_node(const char *root, int32_t node, bool huge_pages,
 	return 0;
 }
 
+struct size_text {
+	char text[24];
+};
+
+enum rounding { DOWN, UP };
+
+/* What is needed is rounded up and what is there down, so that they never look as if it fitted. */
+static struct size_text size_text(uint64_t bytes, enum rounding rounding)
+{
+	static const char units[] = "KMGTPE";
+	struct size_text made;
+	if (bytes < 1024) {
+		snprintf(made.text, sizeof(made.text), "%" PRIu64 " bytes", bytes);
+		return made;
+	}
+	uint32_t shift = (uint32_t)(63 - __builtin_clzll(bytes)) / 10 * 10;
+	uint64_t rest = bytes & ((UINT64_C(1) << shift) - 1), whole = bytes >> shift;
+	/* Of the rest 10 bits are enough, but for whether there are any more. */
+	uint64_t part = rest >> (shift - 10);
+	if (rounding == UP && part << (shift - 10) != rest)
+		part++;
+	uint64_t tenths = (part * 10 + (rounding == UP ? 1023 : 0)) / 1024;
+	whole += tenths / 10;
+	snprintf(made.text, sizeof(made.text), "%" PRIu64 ".%" PRIu64 " %ciB", whole, tenths % 10,
+		 units[shift / 10 - 1]);
+	return made;
+}
+
 int oki_budget_check(const struct oki_budget *budget, uint64_t requested, struct okv_error *err)
 {
 	if (requested <= budget->available)
 		return 0;
 	return oki_fail(err, OKV_E_BUDGET, OKV_STAGE_ARGUMENTS,
-			"%s: requested %" PRIu64 " bytes, available %" PRIu64 ", limit %" PRIu64,
-			budget->source, requested, budget->available, budget->limit);
+			"%s: requested %s, available %s, limit %s", budget->source,
+			size_text(requested, UP).text, size_text(budget->available, DOWN).text,
+			size_text(budget->limit, DOWN).text);
 }
 
 uint64_t oki_need_control(const struct oki_need *need)
@@ -330,10 +359,11 @@ int oki_budget_check_need(const struct oki_budget *budget, const struct oki_need
 		return 0;
 	uint64_t sessions = fitting_sessions(budget, need);
 	return oki_fail(err, OKV_E_BUDGET, OKV_STAGE_ARGUMENTS,
-			"%s: requested %" PRIu64 " bytes and %" PRIu64
-			" of control memory for %u session%s, available %" PRIu64 ", limit %" PRIu64
-			"; would fit: %" PRIu64 " bytes, or %" PRIu64 " session%s",
-			budget->source, need->memory_bytes, control, need->sessions,
-			oki_plural(need->sessions), budget->available, budget->limit,
-			fitting_memory(budget, need), sessions, oki_plural(sessions));
+			"%s: requested %s and %s of control memory for %u session%s, available %s, "
+			"limit %s; would fit: %" PRIu64 " bytes, or %" PRIu64 " session%s",
+			budget->source, size_text(need->memory_bytes, UP).text,
+			size_text(control, UP).text, need->sessions, oki_plural(need->sessions),
+			size_text(budget->available, DOWN).text,
+			size_text(budget->limit, DOWN).text, fitting_memory(budget, need), sessions,
+			oki_plural(sessions));
 }

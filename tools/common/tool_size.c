@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,4 +69,14 @@ bool tool_parse_size(const char *text, uint64_t *ret_bytes)
 		return false;
 	*ret_bytes = bytes;
 	return true;
+}
+
+void tool_write_size(uint64_t bytes, const char *lead, char *ret_text, size_t text_bytes)
+{
+	static const char *const units[] = {"", "K", "M", "G", "T"};
+	unsigned unit = 0;
+
+	for (; bytes && bytes % 1024 == 0 && unit < 4; unit++)
+		bytes /= 1024;
+	snprintf(ret_text, text_bytes, "%s%llu%s", lead, (unsigned long long)bytes, units[unit]);
 }

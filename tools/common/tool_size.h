@@ -4,6 +4,7 @@
 #define ORBITKV_TOOLS_TOOL_SIZE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* For what a program expects where tool_parse_size() says no. */
@@ -15,5 +16,8 @@
  * else: 0, more than 64 bits, and "GB", of which nobody can know whether it means 10^9.
  */
 bool tool_parse_size(const char *text, uint64_t *ret_bytes);
+
+/* lead and the size as tool_parse_size() reads it, exactly: 64M, 1536K, 1000. */
+void tool_write_size(uint64_t bytes, const char *lead, char *ret_text, size_t text_bytes);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* [M] orbitkv-manager serve: hold the cache until a signal ends it. */
 #include "verbs.h"
+#include "tool_size.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -138,11 +139,13 @@ static void stop_answering(void)
 		pthread_join(answerer, NULL);
 }
 
-static int fail(const struct okv_error *err)
+/* option: what the user may change; NULL: none. */
+static int fail(const struct okv_error *err, const char *option)
 {
-	char line[320];
+	char line[400];
 
-	snprintf(line, sizeof(line), "%s: %s", okv_status_name(err->status), err->text);
+	snprintf(line, sizeof(line), "%s%s%s: %s", option ? option : "", option ? ": " : "",
+		 okv_status_name(err->status), err->text);
 	log_line(NULL, OKV_LOG_ERROR, line);
 	return EXIT_FAILURE;
 }
@@ -169,19 +172,21 @@ int verb_serve(const char *socket, struct okv_manager_options *options)
 	struct okv_error err;
 	struct okv_manager *m;
 	char line[96];
+	char memory[64];
 
 	start_answering();
 	/* A path that cannot be served is cheaper to learn of before the memory is touched. */
 	if (okv_manager_check_socket(socket, &err))
-		return fail(&err);
+		return fail(&err, NULL);
 	options->log = log_line;
 	if (isatty(STDERR_FILENO))
 		options->progress = show_progress;
+	tool_write_size(options->memory_bytes, "--memory ", memory, sizeof(memory));
 	snprintf(line, sizeof(line), "preparing %llu bytes of memory",
 		 (unsigned long long)options->memory_bytes);
 	log_line(NULL, OKV_LOG_INFO, line);
 	if (okv_manager_create(options, &m, &err))
-		return fail(&err);
+		return fail(&err, err.status == OKV_E_BUDGET ? memory : NULL);
 	atomic_store(&serving, m);
 	handle_stop_signals();
 	int rc = okv_manager_listen(m, socket, &err);
@@ -195,11 +200,11 @@ int verb_serve(const char *socket, struct okv_manager_options *options)
 	stop_answering();
 	okv_manager_destroy(m);
 	if (rc == OKV_E_BUSY && atomic_load(&stop_signal)) {
-		fail(&err);
+		fail(&err, NULL);
 		return 128 + atomic_load(&stop_signal);
 	}
 	if (rc)
-		return fail(&err);
+		return fail(&err, NULL);
 	log_line(NULL, OKV_LOG_INFO, "drained");
 	return EXIT_SUCCESS;
 }

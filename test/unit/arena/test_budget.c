@@ -212,11 +212,37 @@ START_TEST(check_names_all_three_numbers)
 	ck_assert_int_eq(oki_budget_check(&budget, 1000, &err), 0);
 	ck_assert_int_eq(err.status, 55);
 	ck_assert_int_eq(oki_budget_check(&budget, 1001, &err), OKV_E_BUDGET);
-	ck_assert_ptr_nonnull(strstr(err.text, "1001"));
-	ck_assert_ptr_nonnull(strstr(err.text, "available 1000"));
-	ck_assert_ptr_nonnull(strstr(err.text, "limit 5000"));
+	ck_assert_ptr_nonnull(strstr(err.text, "requested 1001 bytes"));
+	ck_assert_ptr_nonnull(strstr(err.text, "available 1000 bytes"));
+	ck_assert_ptr_nonnull(strstr(err.text, "limit 4.8 KiB"));
 	ck_assert_ptr_nonnull(strstr(err.text, "host memory"));
 	ck_assert_int_eq(oki_budget_check(&budget, 1001, NULL), OKV_E_BUDGET);
+}
+END_TEST
+
+/* However little is missing, what was asked for is told as more than what there is. */
+START_TEST(sizes_are_told_with_units)
+{
+	static const struct {
+		uint64_t available;
+		const char *asked, *there;
+	} sizes[] = {
+		{1023, "requested 1.0 KiB,", "available 1023 bytes,"},
+		{1024, "requested 1.1 KiB,", "available 1.0 KiB,"},
+		{MIB - 1, "requested 1.0 MiB,", "available 1023.9 KiB,"},
+		{MIB, "requested 1.1 MiB,", "available 1.0 MiB,"},
+		{3 * 512 * MIB, "requested 1.6 GiB,", "available 1.5 GiB,"},
+		{(1ull << 46) - 2, "requested 64.0 TiB,", "available 63.9 TiB,"},
+		{UINT64_MAX - 1, "requested 16.0 EiB,", "available 15.9 EiB,"},
+	};
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		struct oki_budget budget = {sizes[i].available, UINT64_MAX, "host memory"};
+		struct okv_error err;
+		ck_assert_int_eq(oki_budget_check(&budget, budget.available + 1, &err),
+				 OKV_E_BUDGET);
+		ck_assert_msg(strstr(err.text, sizes[i].asked) && strstr(err.text, sizes[i].there),
+			      "%s", err.text);
+	}
 }
 END_TEST
 
@@ -232,9 +258,9 @@ START_TEST(control_memory_counts_beside_the_payload)
 	budget.available--;
 	ck_assert_int_eq(oki_budget_check_need(&budget, &need, &err), OKV_E_BUDGET);
 	ck_assert_str_eq(err.text,
-			 "cgroup: requested 67108864 bytes and 8651052 of control memory for 3 "
-			 "sessions, available 75759915, limit 103809024; would fit: 67108864 "
-			 "bytes, or 2 sessions");
+			 "cgroup: requested 64.0 MiB and 8.3 MiB of control memory for 3 sessions, "
+			 "available 72.2 MiB, limit 99.0 MiB; would fit: 67108864 bytes, or 2 "
+			 "sessions");
 	need.huge_pages = true;
 	ck_assert_int_eq(oki_budget_check_need(&budget, &need, &err), 0);
 	budget.available = control - 1;
@@ -293,6 +319,7 @@ int main(void)
 	tcase_add_test(tc, the_pool_of_2_mib_pages_is_meant);
 	tcase_add_test(tc, node_memory);
 	tcase_add_test(tc, check_names_all_three_numbers);
+	tcase_add_test(tc, sizes_are_told_with_units);
 	tcase_add_test(tc, control_memory_counts_beside_the_payload);
 	tcase_add_test(tc, what_would_fit_fits);
 	tcase_add_test(tc, this_host_can_be_read);
