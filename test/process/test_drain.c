@@ -261,7 +261,7 @@ START_TEST(bad_options_are_named_and_exit_with_2)
 		{"--spin-us", "1000001", "spin-us", "0 to 1000000"},
 		{"--allow-uid", "4294967295", "allow-uid", "0 to 4294967294"},
 		{"--numa", "4096", "numa", "up to 4095"},
-		{"--what", "now", "what", "unrecognized"},
+		{"--what", "now", "what", "no such option"},
 	};
 	char said[8192];
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

@@ -38,6 +38,27 @@ refuses "orbitkv-replay: --engines '65': expected a whole number from 1 to 64" "
 refuses "orbitkv-replay: --requests '1x': expected a whole number" "$replay" --requests 1x
 refuses "orbitkv-replay: --device 'gpu': expected host or cuda" "$replay" --device gpu
 
+# What getopt_long() finds is told in the same words.
+for program in "$manager" "$replay" "$bench"; do
+	name=$(basename "$program")
+	refuses "$name: --nosuch: there is no such option, or several; see --help" "$program" --nosuch
+	refuses "$name: --nosuch=1: there is no such option" "$program" --nosuch=1
+	refuses "$name: -x: there is no such option; see --help" "$program" -x
+	refuses "$name: --help: expected no value; see --help" "$program" --help=1
+	said=$("$program" --version)
+	case $said in
+	"$name "[0-9]*.[0-9]*.[0-9]*) ;;
+	*)
+		echo "FAILED: $name --version: says '$said'"
+		failed=1
+		;;
+	esac
+done
+refuses "orbitkv-manager: --memory: expected a value; see --help" "$manager" --memory
+refuses "orbitkv-replay: --trace: expected a value; see --help" "$replay" --trace
+refuses "orbitkv-replay: --m=1: there is no such option, or several" "$replay" --m=1
+refuses "orbitkv-bench: --runs: expected a value; see --help" "$bench" --runs
+
 # A case that is none measures nothing, and would end well.
 for name in nosuch geometry/nosuch geometry/ geometryx fragments/513 fragments/2097152 \
 	first-layer/tiny latency/tiny; do

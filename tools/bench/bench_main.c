@@ -32,6 +32,7 @@ static const char usage[] =
 	"  --runs N           most runs of one timed set\n"
 	"  --json             JSON on the output; the table goes to the error output. From it,\n"
 	"                     tools/bench/bench_plot.py draws rate against fragment size\n"
+	"  -h, --help, --version\n"
 	"\n"
 	"Beside, in rows: nothing; 8192 or 4096, bf16 matrix products of that side by cuBLAS;\n"
 	"chain, 200 kernels that do nothing, launched one after the other in one stream. What\n"
@@ -77,6 +78,7 @@ enum option_id {
 	OPT_RUNS,
 	OPT_JSON,
 	OPT_HELP,
+	OPT_VERSION,
 };
 
 static const struct option options[] = {
@@ -91,6 +93,7 @@ static const struct option options[] = {
 	{"runs", required_argument, NULL, OPT_RUNS},
 	{"json", no_argument, NULL, OPT_JSON},
 	{"help", no_argument, NULL, OPT_HELP},
+	{"version", no_argument, NULL, OPT_VERSION},
 	{NULL, 0, NULL, 0},
 };
 
@@ -290,15 +293,18 @@ int main(int argc, char **argv)
 
 	if (argc > 1 && argv[1][0] == TOOL_CHILD)
 		return bench_child_main(argc, argv);
-	while ((id = getopt_long(argc, argv, "h", options, &which)) != -1) {
+	opterr = 0;
+	while ((id = getopt_long(argc, argv, ":h", options, &which)) != -1) {
 		if (id == OPT_HELP || id == 'h') {
 			fputs(usage, stdout);
 			return TOOL_OK;
 		}
-		if (id == '?') {
-			fputs("Try orbitkv-bench --help.\n", stderr);
-			return TOOL_USAGE;
+		if (id == OPT_VERSION) {
+			tool_print_version("orbitkv-bench");
+			return TOOL_OK;
 		}
+		if (tool_bad_option("orbitkv-bench", id, argv))
+			return TOOL_USAGE;
 		if (id == OPT_LIST)
 			listing = true;
 		else if (take_option(&config, id, options[which].name) != 0)

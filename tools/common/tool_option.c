@@ -4,6 +4,7 @@
 #include "tool_size.h"
 
 #include <errno.h>
+#include <getopt.h>
 #include <orbitkv/orbitkv.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,20 +19,16 @@ int tool_expected(const struct tool_option *given, const char *what)
 
 int tool_take_size(const struct tool_option *given, uint64_t most, uint64_t *ret_bytes)
 {
-	static const char units[] = "BKMGT";
-	uint64_t shown = most;
-	unsigned unit = 0;
 	char what[128];
+	char shown[32];
 	uint64_t bytes;
 
 	if (tool_parse_size(given->text, &bytes) && bytes <= most) {
 		*ret_bytes = bytes;
 		return 0;
 	}
-	for (; shown % 1024 == 0 && unit < 4; unit++)
-		shown /= 1024;
-	snprintf(what, sizeof(what), "a size from 1 byte to %llu%c, as %s",
-		 (unsigned long long)shown, units[unit], TOOL_SIZE_FORMS);
+	tool_write_size(most, "", shown, sizeof(shown));
+	snprintf(what, sizeof(what), "a size from 1 byte to %s, as %s", shown, TOOL_SIZE_FORMS);
 	return tool_expected(given, what);
 }
 
@@ -61,4 +58,28 @@ int tool_take_device(const struct tool_option *given, uint32_t *ret_device)
 	else
 		return tool_expected(given, "host or cuda");
 	return 0;
+}
+
+bool tool_bad_option(const char *program, int id, char **argv)
+{
+	const char *given = argv[optind - 1];
+
+	if (id == ':')
+		fprintf(stderr, "%s: %s: expected a value; see --help\n", program, given);
+	else if (id == '?' && optopt > 255)
+		fprintf(stderr, "%s: %.*s: expected no value; see --help\n", program,
+			(int)strcspn(given, "="), given);
+	else if (id == '?' && optopt)
+		fprintf(stderr, "%s: -%c: there is no such option; see --help\n", program, optopt);
+	else if (id == '?')
+		fprintf(stderr, "%s: %s: there is no such option, or several; see --help\n",
+			program, given);
+	return id == '?' || id == ':';
+}
+
+void tool_print_version(const char *program)
+{
+	unsigned v = okv_version();
+
+	printf("%s %u.%u.%u\n", program, v >> 16, v >> 8 & 255, v & 255);
 }

@@ -3,6 +3,7 @@
 #ifndef ORBITKV_TOOLS_TOOL_OPTION_H
 #define ORBITKV_TOOLS_TOOL_OPTION_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* An option as it was given. */
@@ -13,7 +14,7 @@ struct tool_option {
 };
 
 /*
- * Each returns 0, or -1 after it printed "PROGRAM: --NAME TEXT: expected …; see --help" to the
+ * Each returns 0, or -1 after it printed "PROGRAM: --NAME 'TEXT': expected …; see --help" to the
  * error output.
  */
 
@@ -25,5 +26,13 @@ int tool_take_count(const struct tool_option *given, uint32_t most, uint32_t *re
 int tool_take_device(const struct tool_option *given, uint32_t *ret_device);
 /* Always -1. */
 int tool_expected(const struct tool_option *given, const char *what);
+
+/*
+ * For getopt_long() with opterr 0, a ':' first in the list of letters and all `val`s above 255: say
+ * why it returned '?' or ':', in the words of the above. True if it did.
+ */
+bool tool_bad_option(const char *program, int id, char **argv);
+/* "PROGRAM 0.2.0", to the output. */
+void tool_print_version(const char *program);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* [M] The orbitkv-manager program: its options and verbs. Built on the public headers alone. */
 #include <orbitkv/manager.h>
-#include <orbitkv/version.h>
+#include "tool_option.h"
 #include "tool_size.h"
 
 #include <errno.h>
@@ -216,24 +216,23 @@ static int parse(int argc, char **argv, const struct option *known, struct argum
 {
 	int id, which = 0;
 
-	while ((id = getopt_long(argc, argv, "h", known, &which)) != -1) {
+	opterr = 0;
+	while ((id = getopt_long(argc, argv, ":h", known, &which)) != -1) {
 		if (id == HELP || id == 'h') {
 			fputs(usage_text, stdout);
 			return 0;
 		}
 		if (id == VERSION) {
-			unsigned v = okv_version();
-			printf("orbitkv-manager %u.%u.%u\n", v >> 16, v >> 8 & 255, v & 255);
+			tool_print_version("orbitkv-manager");
 			printf("devices: %s\n", okv_devices());
 			return 0;
 		}
-		if (id == '?') {
-			fputs("Try orbitkv-manager --help.\n", stderr);
+		if (tool_bad_option("orbitkv-manager", id, argv))
 			return EXIT_USAGE;
-		}
 		if (!take_option(args, id, optarg)) {
-			fprintf(stderr, "orbitkv-manager: --%s '%s': expected %s; see --help\n",
-				known[which].name, optarg, expected(id));
+			const struct tool_option given = {"orbitkv-manager", known[which].name,
+							  optarg};
+			tool_expected(&given, expected(id));
 			return EXIT_USAGE;
 		}
 	}

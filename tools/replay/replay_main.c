@@ -32,6 +32,7 @@ static const char usage[] =
 	"  --tidy           consecutive pages instead of shuffled ones\n"
 	"  --json           print one JSON object\n"
 	"  --speed          no trace: restores against plain memcpy, and lookup latency\n"
+	"  -h, --help, --version\n"
 	"\n"
 	"Exit status: 0 good, 1 an operation failed or a byte is wrong, 2 usage, 77 no GPU,\n"
 	"128 + its number after SIGINT or SIGTERM; a second one ends at once.\n";
@@ -51,6 +52,7 @@ enum option_id {
 	OPT_JSON,
 	OPT_SPEED,
 	OPT_HELP,
+	OPT_VERSION,
 };
 
 static const struct option options[] = {
@@ -68,6 +70,7 @@ static const struct option options[] = {
 	{"json", no_argument, NULL, OPT_JSON},
 	{"speed", no_argument, NULL, OPT_SPEED},
 	{"help", no_argument, NULL, OPT_HELP},
+	{"version", no_argument, NULL, OPT_VERSION},
 	{NULL, 0, NULL, 0},
 };
 
@@ -228,15 +231,18 @@ static int parse(int argc, char **argv, struct replay_config *config)
 	int which = 0;
 	int id;
 
-	while ((id = getopt_long(argc, argv, "h", options, &which)) != -1) {
+	opterr = 0;
+	while ((id = getopt_long(argc, argv, ":h", options, &which)) != -1) {
 		if (id == OPT_HELP || id == 'h') {
 			fputs(usage, stdout);
 			return TOOL_OK;
 		}
-		if (id == '?') {
-			fputs("Try orbitkv-replay --help.\n", stderr);
-			return TOOL_USAGE;
+		if (id == OPT_VERSION) {
+			tool_print_version("orbitkv-replay");
+			return TOOL_OK;
 		}
+		if (tool_bad_option("orbitkv-replay", id, argv))
+			return TOOL_USAGE;
 		if (take_option(config, id, options[which].name) != 0)
 			return TOOL_USAGE;
 	}
