@@ -4,6 +4,7 @@
 # usage: replay_traces.sh ORBITKV_REPLAY
 set -u
 
+examples=$(cd "$(dirname "$0")/../../examples" && pwd)
 replay=$(realpath "$1")
 failed=0
 tmp=$(mktemp -d)
@@ -79,6 +80,13 @@ all="0, 67108863, 67108864, 9223372036854775807, 9223372036854775808, $most"
 replays 12 6 "{\"hash_ids\": [$all]}\n{\"hash_ids\":[$all]}\n"
 replays 4 0 '{"hash_ids": [5]}\n{"hash_ids": [67108869]}\n{"hash_ids": [9223372036854775813]}\n{"hash_ids": [4294967301]}\n'
 replays 3 1 '{"a": "\\"hash_ids\\": [9, 9]", "b": {"hash_ids": [7, 7]}, "hash_ids": [ 1 ,2]}\r\n{"hash_ids":[1]}'
+
+# The sample is what its script writes. What was named before is found: no request leaves a gap.
+"$examples/make_trace.sh" | cmp - "$examples/sample_trace.jsonl" || failed=1
+counts=$(tr -c '0-9\n' ' ' <"$examples/sample_trace.jsonl" |
+	awk '{ for (i = 1; i <= NF; i++) { all++; hits += seen[$i]++ > 0 } } END { print all, hits }')
+# shellcheck disable=SC2086 # two words
+replays $counts "$(cat "$examples/sample_trace.jsonl")"
 
 [ "$failed" -eq 0 ] && echo "traces are read, or refused by line and reason"
 exit "$failed"
