@@ -155,7 +155,8 @@ static uint32_t split_extent(struct oki_pool *pool, struct oki_allocation *exten
 			break;
 		allocation->start = extent->start;
 		allocation->grains = grains;
-		allocation->u.id = pool->next_id++;
+		allocation->u.own.id = pool->next_id++;
+		allocation->u.own.owner = NULL;
 		allocation->shard = extent->shard;
 		allocation->is_free = false;
 		link_before(extent, allocation);
@@ -288,12 +289,37 @@ uint64_t oki_allocation_offset(const struct oki_allocation *allocation)
 
 uint64_t oki_allocation_id(const struct oki_allocation *allocation)
 {
-	return allocation->u.id;
+	return allocation->u.own.id;
 }
 
 uint64_t oki_allocation_bytes(const struct oki_allocation *allocation)
 {
 	return allocation->grains * OKI_ALLOC_GRAIN;
+}
+
+void oki_allocation_set_owner(struct oki_allocation *allocation, void *owner)
+{
+	allocation->u.own.owner = owner;
+}
+
+void *oki_allocation_owner(const struct oki_allocation *allocation)
+{
+	return allocation->is_free ? NULL : allocation->u.own.owner;
+}
+
+struct oki_allocation *oki_allocation_before(const struct oki_allocation *allocation)
+{
+	return allocation->before;
+}
+
+struct oki_allocation *oki_allocation_after(const struct oki_allocation *allocation)
+{
+	return allocation->after;
+}
+
+bool oki_allocation_is_free(const struct oki_allocation *allocation)
+{
+	return allocation->is_free;
 }
 
 uint64_t oki_pool_fits(const struct oki_pool *pool, uint64_t bytes)

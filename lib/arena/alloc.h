@@ -31,6 +31,17 @@ uint32_t oki_allocation_shard(const struct oki_allocation *allocation);
 uint64_t oki_allocation_offset(const struct oki_allocation *allocation);
 uint64_t oki_allocation_id(const struct oki_allocation *allocation);
 uint64_t oki_allocation_bytes(const struct oki_allocation *allocation); /* rounded to the grain */
+/* The caller's object that the allocation belongs to; NULL at first, and for a free extent. */
+void oki_allocation_set_owner(struct oki_allocation *allocation, void *owner);
+void *oki_allocation_owner(const struct oki_allocation *allocation);
+
+/*
+ * The neighbours by address, allocations and free extents; NULL at the ends of a shard. Free
+ * extents are never adjacent, and are valid until the next call that allocates or frees.
+ */
+struct oki_allocation *oki_allocation_before(const struct oki_allocation *allocation);
+struct oki_allocation *oki_allocation_after(const struct oki_allocation *allocation);
+bool oki_allocation_is_free(const struct oki_allocation *allocation);
 
 /* How many allocations of `bytes` would fit now, adjacent or not. */
 uint64_t oki_pool_fits(const struct oki_pool *pool, uint64_t bytes);

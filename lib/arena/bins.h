@@ -13,8 +13,11 @@ struct oki_allocation {
 	uint64_t start;
 	uint64_t grains; /* size */
 	union {
-		uint64_t id; /* allocated */
-		struct {     /* free */
+		struct { /* allocated */
+			uint64_t id;
+			void *owner;
+		} own;
+		struct { /* free */
 			struct oki_allocation *previous, *next;
 		} bin;
 	} u;

@@ -225,6 +225,7 @@ static uint64_t detach_all(struct oki_index *index, struct oki_hold *hold)
 	for (uint64_t i = hold->count; i > 0; i--) {
 		struct oki_block *block = hold->blocks[i - 1];
 		bytes += oki_allocation_bytes(block->slots[hold->rank_slot]);
+		oki_allocation_set_owner(block->slots[hold->rank_slot], NULL);
 		block->slots[hold->rank_slot] = NULL;
 		block->filled--;
 		oki_block_settle(index, block);

@@ -42,6 +42,7 @@ void oki_index_thread_online(void)
 static void init_lists(struct oki_index *index)
 {
 	CDS_INIT_LIST_HEAD(&index->lru);
+	index->era = 1;
 	CDS_INIT_LIST_HEAD(&index->quarantine);
 	CDS_INIT_LIST_HEAD(&index->lease_expiry);
 	for (uint32_t i = 0; i < OKI_LEASE_BUCKETS; i++)

@@ -24,6 +24,8 @@
 #define OKI_ROW_BLOCKS (OKI_MAX_ANCESTORS + OKW_MAX_BLOCKS)
 /* Keys that one oki_table_find() looks up. */
 #define OKI_BATCH_KEYS 64u
+/* Extents that one request may look at in vain while it looks for holes: about a millisecond. */
+#define OKI_HOLE_LOOKS 16384u
 /* Removed blocks that are kept for new keys; more than these are freed. */
 #define OKI_SPARE_BLOCKS (4u * OKW_MAX_BLOCKS)
 
@@ -77,7 +79,7 @@ struct oki_block {
 	uint8_t slot_count;
 	uint8_t filled;		/* slots that are not NULL: sealed or being written */
 	_Atomic uint8_t usable; /* every slot is sealed; never becomes 0 again */
-	uint8_t listed;		/* is in oki_index.lru */
+	uint8_t listed;		/* 0: not in oki_index.lru; else oki_index.era then */
 	uint8_t in_request;	/* the call in progress names it, so it must not be evicted */
 	uint8_t quarantined;	/* its bytes are counted as quarantined */
 	uint8_t key[OKW_MAX_KEY_BYTES];
@@ -218,6 +220,10 @@ struct oki_index {
 	uint64_t leases;
 	uint64_t holds;
 	uint64_t evictions;
+	/* Advances with the bytes that are evicted, 1 to 255 and around, some hundred times while
+	 * the whole pool is evicted once. */
+	uint8_t era;
+	uint64_t era_bytes; /* evicted in this era */
 	uint64_t published_blocks;
 	uint64_t restored_blocks;
 	uint8_t random[1024]; /* for lease ids */
@@ -325,10 +331,28 @@ void oki_block_keep(struct oki_block *block);
 void oki_block_settle(struct oki_index *index, struct oki_block *block);
 /* Clear `in_request` and settle, for every block of the walk. */
 void oki_walk_settle(struct oki_index *index, struct oki_walk *walk);
-/* Evict until `count` allocations of `bytes` fit or the list is empty. Returns how many fit. */
+/*
+ * Evict until `count` allocations of `bytes` fit, or no more holes can be made. Returns how many
+ * fit. Where one block is as large as a hole, the least recently used one goes. A larger hole is
+ * made of neighbours by address, so what goes is at most twice what fits then, plus one block.
+ */
 uint64_t oki_evict_for(struct oki_index *index, uint64_t bytes, uint64_t count);
 /* Free a block's slots and remove it from list and table. */
 void oki_block_drop(struct oki_index *index, struct oki_block *block);
+
+/* ---- hole.c ---- */
+
+/* What a search for holes may still look at, besides the one that is taken; extents. */
+struct oki_hole_looks {
+	uint64_t left;
+};
+/*
+ * Find blocks that may be evicted and, with the free extents between them, are adjacent and have
+ * `bytes` together. Moves them from the LRU list to *ret_blocks, which the caller evicts; they are
+ * no longer `listed`. Returns the bytes of the hole; 0: none found.
+ */
+uint64_t oki_hole_take(struct oki_index *index, uint64_t bytes, struct oki_hole_looks *looks,
+		       struct cds_list_head *ret_blocks);
 
 /* ---- pin.c ---- */
 

@@ -125,6 +125,7 @@ static bool store_group(struct publish_ctx *s, uint32_t i)
 	for (uint32_t k = 0; k < s->named[i] && next < got; k++) {
 		if (blocks[k]->slots[rank])
 			continue;
+		oki_allocation_set_owner(out[next], blocks[k]);
 		blocks[k]->slots[rank] = out[next++];
 		blocks[k]->filled++;
 		oki_hold_add(s->hold, blocks[k], i, k);
