@@ -297,7 +297,7 @@ uint64_t oki_usable_best(const struct oki_usable *usable, uint64_t limit);
 void oki_usable_range(const struct oki_usable_group *group, uint64_t tokens, uint32_t *ret_first,
 		      uint32_t *ret_count);
 
-/* ---- evict.c ---- */
+/* ---- lru.c ---- */
 
 /* Iterates over blocks of several groups, from the one that ends last in the sequence to the one
  * that ends first. */
@@ -331,14 +331,17 @@ void oki_block_keep(struct oki_block *block);
 void oki_block_settle(struct oki_index *index, struct oki_block *block);
 /* Clear `in_request` and settle, for every block of the walk. */
 void oki_walk_settle(struct oki_index *index, struct oki_walk *walk);
+/* Free a block's slots and remove it from list and table. */
+void oki_block_drop(struct oki_index *index, struct oki_block *block);
+
+/* ---- evict.c ---- */
+
 /*
  * Evict until `count` allocations of `bytes` fit, or no more holes can be made. Returns how many
  * fit. Where one block is as large as a hole, the least recently used one goes. A larger hole is
  * made of neighbours by address, so what goes is at most twice what fits then, plus one block.
  */
 uint64_t oki_evict_for(struct oki_index *index, uint64_t bytes, uint64_t count);
-/* Free a block's slots and remove it from list and table. */
-void oki_block_drop(struct oki_index *index, struct oki_block *block);
 
 /* ---- hole.c ---- */
 
