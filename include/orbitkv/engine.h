@@ -32,9 +32,10 @@ struct okv_engine_options {
 	/* Options of the embedded Manager; copied. NULL, the default: its defaults. Must be NULL
 	 * without OKV_ENGINE_EMBEDDED. */
 	const struct okv_manager_options *embedded;
-	/* Milliseconds to wait for each answer of the Manager at open and registration, and, when a
-	 * binding is unregistered, for operations to be granted. Default 5,000. < 0: no limit, but
-	 * 5,000 when a binding is unregistered. 0 is refused. */
+	/* Milliseconds that okv_engine_open() may take to connect and to be answered, and that each
+	 * question to the Manager may take at registration, with its turn behind those of other
+	 * threads; and, when a binding is unregistered, that operations may take to be granted.
+	 * Default 5,000. < 0: no limit, but 5,000 when a binding is unregistered. 0 is refused. */
 	int32_t connect_timeout_ms;
 	/* Microseconds that a call or a worker spins before it sleeps; 0 to 1,000,000, default 50.
 	 * 0: never spin. okv_lookup() and okv_lease_open() spin four times as long. A sleeping
@@ -68,9 +69,9 @@ OKV_EXPORT void okv_engine_options_init(struct okv_engine_options *opts);
  * its allow_uids.
  *
  * Owns     returns an owned handle; release it with okv_engine_close().
- * Errors   OKV_E_CONNECT, OKV_E_TIMEOUT (the Manager does not answer), OKV_E_CLOSED (the Manager
- *          drains), OKV_E_VERSION, OKV_E_PERM, OKV_E_AGAIN (too many sessions), OKV_E_INVAL and
- *          OKV_E_LIMIT (options).
+ * Errors   OKV_E_CONNECT, OKV_E_TIMEOUT (the Manager takes no connection, or does not answer),
+ *          OKV_E_CLOSED (the Manager drains), OKV_E_VERSION, OKV_E_PERM, OKV_E_AGAIN (too many
+ *          sessions), OKV_E_INVAL and OKV_E_LIMIT (options).
  * Blocks   up to connect_timeout_ms; with an embedded Manager, while memory is touched.
  * Threads  any.
  */

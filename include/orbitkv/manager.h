@@ -183,9 +183,9 @@ OKV_EXPORT int okv_manager_status_get(struct okv_manager *m, struct okv_manager_
  * Ask the Manager at socket_path (NULL: the default path) for its status. Opens no session.
  *
  * Errors   OKV_E_PERM: the Manager runs neither as this process's effective user nor as root, or it
- *          does not serve this user. OKV_E_CONNECT, OKV_E_TIMEOUT, OKV_E_VERSION, OKV_E_LIMIT (the
- *          path is too long).
- * Blocks   up to timeout_ms to connect and again for the answer; < 0: no limit.   Threads any.
+ *          does not serve this user. OKV_E_CONNECT, OKV_E_TIMEOUT (it takes no connection, or does
+ *          not answer), OKV_E_VERSION, OKV_E_LIMIT (the path is too long).
+ * Blocks   up to timeout_ms for all of it; < 0: no limit.   Threads any.
  */
 OKV_EXPORT int okv_manager_status_query(const char *socket_path, int timeout_ms,
 					struct okv_manager_status *ret_status,

@@ -20,6 +20,15 @@ static inline uint64_t oki_deadline_ns(int timeout_ms)
 	return timeout_ms < 0 ? UINT64_MAX : oki_now_ns() + (uint64_t)timeout_ms * 1000000u;
 }
 
+/* Milliseconds from now to a deadline, rounded up; -1 for none, as poll() takes them. */
+static inline int oki_left_ms(uint64_t deadline_ns)
+{
+	if (deadline_ns == UINT64_MAX)
+		return -1;
+	uint64_t now = oki_now_ns();
+	return now < deadline_ns ? (int)((deadline_ns - now + 999999) / 1000000) : 0;
+}
+
 static inline void oki_relax(void)
 {
 #if defined(__x86_64__)

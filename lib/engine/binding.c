@@ -319,7 +319,9 @@ static void abandon_unclaimed(struct okv_binding *b)
 void oki_binding_drain_stop(struct okv_binding *binding)
 {
 	struct okv_engine *e = binding->ns->engine;
-	int timeout_ms = e->options.connect_timeout_ms < 0 ? 5000 : e->options.connect_timeout_ms;
+	int timeout_ms = e->options.connect_timeout_ms;
+	if (timeout_ms < 0)
+		timeout_ms = OKI_RELEASE_TIMEOUT_MS;
 	pthread_mutex_lock(&binding->lock);
 	binding->admission = OKI_CLOSED;
 	if (!wait_drained(binding, oki_deadline_ns(timeout_ms))) {

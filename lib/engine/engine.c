@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/cond.h"
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/options.h"
@@ -78,6 +80,7 @@ static struct okv_engine *new_engine(const struct okv_engine_options *opts)
 				    &e->lock,	  &e->notify_lock, &e->event_lock};
 	for (size_t i = 0; i < sizeof(locks) / sizeof(locks[0]); i++)
 		pthread_mutex_init(locks[i], NULL);
+	oki_cond_init(&e->rpc_idle);
 	/* Index 0 comes off the stack first, so that a lightly used table stays in few cache lines.
 	 */
 	e->free_count = OKW_RECORDS;
@@ -100,11 +103,14 @@ int okv_engine_open(const struct okv_engine_options *opts, struct okv_engine **r
 	if (!e)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for an engine");
 	rc = oki_notify_init(e, err);
+	if (!rc && o.flags & OKV_ENGINE_EMBEDDED)
+		rc = oki_embedded_start(e, o.embedded, err);
+	/* After an embedded Manager touched its memory, which takes as long as it takes. */
+	uint64_t deadline = oki_deadline_ns(o.connect_timeout_ms);
+	if (!rc && !(o.flags & OKV_ENGINE_EMBEDDED))
+		rc = oki_rpc_connect(e, o.socket_path, deadline, err);
 	if (!rc)
-		rc = o.flags & OKV_ENGINE_EMBEDDED ? oki_embedded_start(e, o.embedded, err)
-						   : oki_rpc_connect(e, o.socket_path, err);
-	if (!rc)
-		rc = oki_rpc_hello(e, err);
+		rc = oki_rpc_hello(e, deadline, err);
 	if (!rc)
 		rc = oki_session_start(e, err);
 	if (rc) {
@@ -149,9 +155,7 @@ void okv_engine_close(struct okv_engine *engine)
 	pthread_mutex_unlock(&engine->register_lock);
 	shut_bindings(engine);
 	oki_session_stop(engine);
-	pthread_mutex_lock(&engine->rpc_lock);
-	oki_fd_close(&engine->sock);
-	pthread_mutex_unlock(&engine->rpc_lock);
+	oki_rpc_close(engine);
 	oki_embedded_stop(engine);
 	oki_notify_drop(engine);
 	oki_engine_put(engine);

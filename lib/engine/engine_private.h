@@ -46,7 +46,9 @@ struct okv_engine {
 	struct oki_log log;
 
 	int sock;
-	pthread_mutex_t rpc_lock; /* one registration call at a time */
+	pthread_mutex_t rpc_lock; /* of rpc_busy; never held while a call waits */
+	pthread_cond_t rpc_idle;
+	bool rpc_busy; /* one registration call at a time, which owns sock and rpc_serial */
 	uint32_t rpc_serial;
 	struct okw_welcome welcome;
 	struct oki_channel channel;
@@ -126,6 +128,9 @@ enum oki_op_phase {
 	OKI_OP_ACTIVE,	  /* claimed: copies may run */
 	OKI_OP_DRAINED,	  /* no copy runs any more */
 };
+
+/* Of calls that release something, where connect_timeout_ms is none. */
+#define OKI_RELEASE_TIMEOUT_MS 5000
 
 #define OKI_NO_RECORD UINT32_MAX
 
@@ -216,8 +221,11 @@ int oki_ns_check_keys(const struct okv_namespace *ns, const struct okv_keys *key
 /* rpc.c: one request and its reply over the socket. Reply's body must be reply_bytes long. */
 int oki_rpc(struct okv_engine *engine, uint32_t kind, const void *body, uint32_t bytes,
 	    void *ret_reply, uint32_t reply_bytes, int *ret_fd, struct okv_error *err);
-int oki_rpc_connect(struct okv_engine *engine, const char *socket_path, struct okv_error *err);
-int oki_rpc_hello(struct okv_engine *engine, struct okv_error *err);
+int oki_rpc_connect(struct okv_engine *engine, const char *socket_path, uint64_t deadline_ns,
+		    struct okv_error *err);
+int oki_rpc_hello(struct okv_engine *engine, uint64_t deadline_ns, struct okv_error *err);
+/* Later calls fail with OKV_E_CLOSED; waits for one that runs. */
+void oki_rpc_close(struct okv_engine *engine);
 
 /* embedded_manager.c */
 int oki_embedded_start(struct okv_engine *engine, const struct okv_manager_options *opts,

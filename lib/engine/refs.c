@@ -69,6 +69,7 @@ void oki_engine_put(struct okv_engine *engine)
 				    &engine->lock,     &engine->notify_lock, &engine->event_lock};
 	for (size_t i = 0; i < sizeof(locks) / sizeof(locks[0]); i++)
 		pthread_mutex_destroy(locks[i]);
+	pthread_cond_destroy(&engine->rpc_idle);
 	free(engine);
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -21,8 +22,9 @@ union fd_space {
 	char bytes[CMSG_SPACE(sizeof(int) * (OKW_MSG_MAX_FDS + 1))];
 };
 
-int oki_message_send(int sock, uint32_t kind, uint32_t serial, int32_t status, const void *body,
-		     uint32_t body_bytes, const int *fds, uint32_t fd_count, struct okv_error *err)
+static int send_message(int sock, int flags, uint32_t kind, uint32_t serial, int32_t status,
+			const void *body, uint32_t body_bytes, const int *fds, uint32_t fd_count,
+			struct okv_error *err)
 {
 	if (body_bytes > OKW_MSG_MAX_BYTES - sizeof(struct okw_msg) || fd_count > OKW_MSG_MAX_FDS)
 		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_CONNECT,
@@ -54,7 +56,7 @@ int oki_message_send(int sock, uint32_t kind, uint32_t serial, int32_t status, c
 	}
 	ssize_t n;
 	do {
-		n = sendmsg(sock, &msg, MSG_NOSIGNAL);
+		n = sendmsg(sock, &msg, MSG_NOSIGNAL | flags);
 	} while (n < 0 && errno == EINTR);
 	if (n == (ssize_t)head.bytes)
 		return 0;
@@ -65,30 +67,47 @@ int oki_message_send(int sock, uint32_t kind, uint32_t serial, int32_t status, c
 	return oki_fail_os(err, OKV_E_SESSION, OKV_STAGE_CONNECT, errno, "cannot send");
 }
 
+int oki_message_send(int sock, uint32_t kind, uint32_t serial, int32_t status, const void *body,
+		     uint32_t body_bytes, const int *fds, uint32_t fd_count, struct okv_error *err)
+{
+	return send_message(sock, 0, kind, serial, status, body, body_bytes, fds, fd_count, err);
+}
+
 int oki_message_refuse(int sock, uint32_t kind, uint32_t serial, const struct okv_error *why)
 {
 	return oki_message_send(sock, kind, serial, why->status, why->text,
 				(uint32_t)strnlen(why->text, sizeof(why->text) - 1), NULL, 0, NULL);
 }
 
-static int wait_readable(int sock, int timeout_ms, struct okv_error *err)
+/* 0, OKV_E_TIMEOUT without an err, or OKV_E_SESSION. */
+static int wait_for(int sock, short events, uint64_t deadline_ns, struct okv_error *err)
 {
-	uint64_t deadline = oki_deadline_ns(timeout_ms);
 	for (;;) {
-		int left = -1;
-		if (timeout_ms >= 0) {
-			uint64_t now = oki_now_ns();
-			left = now >= deadline ? 0 : (int)((deadline - now + 999999) / 1000000);
-		}
-		struct pollfd p = {.fd = sock, .events = POLLIN};
-		int n = poll(&p, 1, left);
+		struct pollfd p = {.fd = sock, .events = events};
+		int n = poll(&p, 1, oki_left_ms(deadline_ns));
 		if (n > 0)
 			return 0;
 		if (n == 0)
-			return oki_fail(err, OKV_E_TIMEOUT, OKV_STAGE_CONNECT,
-					"no answer within %d ms", timeout_ms);
+			return OKV_E_TIMEOUT;
 		if (errno != EINTR)
 			return oki_fail_os(err, OKV_E_SESSION, OKV_STAGE_CONNECT, errno, "poll");
+	}
+}
+
+int oki_message_send_by(int sock, uint64_t deadline_ns, uint32_t kind, uint32_t serial,
+			const void *body, uint32_t body_bytes, struct okv_error *err)
+{
+	for (;;) {
+		int rc = send_message(sock, MSG_DONTWAIT, kind, serial, 0, body, body_bytes, NULL,
+				      0, err);
+		if (rc != OKV_E_AGAIN)
+			return rc;
+		rc = wait_for(sock, POLLOUT, deadline_ns, err);
+		if (rc == OKV_E_TIMEOUT)
+			return oki_fail(err, rc, OKV_STAGE_CONNECT,
+					"the peer reads no messages in time");
+		if (rc)
+			return rc;
 	}
 }
 
@@ -137,7 +156,9 @@ int oki_message_receive(int sock, int timeout_ms, struct oki_message *ret_messag
 			struct okv_error *err)
 {
 	struct oki_message m = {.fds = {-1, -1, -1, -1}};
-	int rc = wait_readable(sock, timeout_ms, err);
+	int rc = wait_for(sock, POLLIN, oki_deadline_ns(timeout_ms), err);
+	if (rc == OKV_E_TIMEOUT)
+		return oki_fail(err, rc, OKV_STAGE_CONNECT, "no answer within %d ms", timeout_ms);
 	if (rc)
 		return rc;
 	uint8_t *body = malloc(OKW_MSG_MAX_BYTES);
@@ -210,6 +231,46 @@ int oki_peer_trust(int sock, const char *path, const uint32_t *trusted, struct o
 	return oki_fail(err, OKV_E_PERM, OKV_STAGE_CONNECT,
 			"the Manager at %s runs as uid %u, which this process does not trust", path,
 			(unsigned)peer.uid);
+}
+
+/* The kernel has no poll() for connect(), which waits while the peer's queue is full. */
+static int limit_connect(int sock, uint64_t deadline_ns)
+{
+	if (deadline_ns == UINT64_MAX)
+		return 0;
+	uint64_t now = oki_now_ns();
+	uint64_t left = deadline_ns > now ? (deadline_ns - now) / 1000 : 0;
+	/* Zero would mean no limit. */
+	left = left ? left : 1;
+	const struct timeval wait = {.tv_sec = (time_t)(left / 1000000),
+				     .tv_usec = (suseconds_t)(left % 1000000)};
+	return setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
+}
+
+int oki_connect(const struct sockaddr_un *addr, uint64_t deadline_ns, const uint32_t *trusted,
+		int *ret_sock, struct okv_error *err)
+{
+	OKI_FD sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (sock < 0)
+		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno, "socket");
+	int rc;
+	do {
+		if (limit_connect(sock, deadline_ns))
+			return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno,
+					   "setsockopt");
+		rc = connect(sock, (const struct sockaddr *)addr, sizeof(*addr));
+	} while (rc && errno == EINTR);
+	if (rc && errno == EAGAIN)
+		return oki_fail(err, OKV_E_TIMEOUT, OKV_STAGE_CONNECT,
+				"the Manager at %s takes no connection in time", addr->sun_path);
+	if (rc)
+		return oki_fail_os(err, OKV_E_CONNECT, OKV_STAGE_CONNECT, errno,
+				   "no Manager answers at %s", addr->sun_path);
+	rc = oki_peer_trust(sock, addr->sun_path, trusted, err);
+	if (rc)
+		return rc;
+	*ret_sock = oki_fd_take(&sock);
+	return 0;
 }
 
 void oki_hello_init(struct okw_hello *hello, const char *name, uint32_t flags)

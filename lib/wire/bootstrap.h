@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <sys/types.h>
+#include <sys/un.h>
 #include <orbitkv/status.h>
 #include "wire/wire.h"
 
@@ -21,6 +22,11 @@ struct oki_message {
  */
 int oki_message_send(int sock, uint32_t kind, uint32_t serial, int32_t status, const void *body,
 		     uint32_t body_bytes, const int *fds, uint32_t fd_count, struct okv_error *err);
+
+/* The same without descriptors, waiting until deadline_ns for a peer that reads too slowly, also on
+ * a blocking socket. OKV_E_TIMEOUT. */
+int oki_message_send_by(int sock, uint64_t deadline_ns, uint32_t kind, uint32_t serial,
+			const void *body, uint32_t body_bytes, struct okv_error *err);
 
 /* A reply that carries a status and its text. */
 int oki_message_refuse(int sock, uint32_t kind, uint32_t serial, const struct okv_error *why);
@@ -48,6 +54,14 @@ int oki_peer_get(int sock, struct oki_peer *ret_peer, struct okv_error *err);
  * root, or as *trusted when that is not NULL. OKV_E_PERM names the user it runs as.
  */
 int oki_peer_trust(int sock, const char *path, const uint32_t *trusted, struct okv_error *err);
+
+/*
+ * Connect to the Manager at addr, which must be trusted as above. The wait for a place in its queue
+ * of connections ends at deadline_ns (UINT64_MAX: never) with OKV_E_TIMEOUT. OKV_E_CONNECT: nobody
+ * listens there. The socket is blocking.
+ */
+int oki_connect(const struct sockaddr_un *addr, uint64_t deadline_ns, const uint32_t *trusted,
+		int *ret_sock, struct okv_error *err);
 
 /* This build's hello; the other side compares field by field. */
 void oki_hello_init(struct okw_hello *hello, const char *name, uint32_t flags);
