@@ -3,6 +3,7 @@
 #ifndef ORBITKV_ENGINE_H
 #define ORBITKV_ENGINE_H
 
+#include <orbitkv/logging.h>
 #include <orbitkv/manager.h>
 #include <orbitkv/status.h>
 
@@ -42,10 +43,13 @@ struct okv_engine_options {
 	 * okv_op_wait() spins again for three times as long when the copies are about to end, and
 	 * once as long when the copies of a publish ended. */
 	uint32_t spin_us;
-	okv_log_fn *log;    /* NULL, the default: no log */
+	okv_log_fn *log;    /* NULL, the default: no log function */
 	void *log_arg;	    /* passed to log */
 	uint32_t trust_uid; /* with OKV_ENGINE_TRUST_UID, else 0 */
 	uint32_t reserved;  /* 0 */
+	/* Takes the lines instead of log; kept until the engine's memory is freed. NULL, the
+	 * default. The lines of an embedded Manager go where its own options say. */
+	struct okv_log_ring *log_ring;
 };
 
 /** Set size and every default: a Manager at the default path. NULL is ignored. */
@@ -55,8 +59,9 @@ OKV_EXPORT void okv_engine_options_init(struct okv_engine_options *opts);
  * Connect to a Manager, or start one in this process. The call does not wait for a Manager to
  * start: while a Manager still prepares its memory, the call returns OKV_E_CONNECT at once; retry
  * after a pause. A process may have several engines, also old ones whose session is lost. The
- * library installs no signal handler. It starts one thread for the engine, and the threads of an
- * embedded Manager; all of them sleep while there is no work. opts may be NULL for the defaults.
+ * library installs no signal handler. It starts one thread for the engine, one for its log function
+ * if there is one, and the threads of an embedded Manager; all of them sleep while there is no
+ * work. opts may be NULL for the defaults.
  *
  * When the library cannot know whether a copy has ended (a permanent device error, a driver that
  * accepts no calls), the pages of that copy must not be reused. The library then writes one line to

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
+#include <orbitkv/logging.h>
 #include <orbitkv/status.h>
 
 #ifdef __cplusplus
@@ -25,7 +26,8 @@ enum okv_manager_flags {
 	OKV_MANAGER_HUGE_PAGES = 0x1, /* arenas in reserved 2 MiB pages, or fail */
 };
 
-/** Called by okv_manager_create(), in its caller's thread, while it touches memory. */
+/** Called by okv_manager_create(), in its caller's thread and under no lock, while it touches
+ * memory. It may block, and may call the library. */
 typedef void okv_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
 /** Options of a Manager. */
@@ -58,9 +60,11 @@ struct okv_manager_options {
 	uint32_t part_bytes;	       /* largest plan part; at most 256 KiB, the default */
 	uint64_t operation_plan_bytes; /* largest plan of one operation; default 32 MiB */
 	uint64_t session_plan_bytes;   /* plans of one session together; default 64 MiB */
-	okv_log_fn *log;	       /* NULL, the default: no log */
+	okv_log_fn *log;	       /* NULL, the default: no log function */
 	okv_progress_fn *progress;     /* NULL, the default: no reports */
 	void *arg;		       /* passed to log and progress */
+	/* Takes the lines instead of log; kept until okv_manager_destroy(). NULL, the default. */
+	struct okv_log_ring *log_ring;
 };
 
 /** Set size and every default. NULL is ignored. */

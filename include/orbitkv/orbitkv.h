@@ -11,6 +11,7 @@
  *               okv_op_wait…         wait for one layer or for the operation
  *   stats.h     okv_stats_get        counters of an engine
  *   manager.h   okv_manager_create   the Manager, for a program that runs one
+ *   logging.h   okv_log_ring_create  log lines, for a program that reads them
  *
  * Results. Calls return 0 or an OKV_E_… code, and explain it in the struct okv_error if one is
  * given. A ret_… argument is written on success only. So initialise handles to NULL; every release
@@ -29,6 +30,7 @@
 
 #include <orbitkv/version.h>
 #include <orbitkv/status.h>
+#include <orbitkv/logging.h>
 #include <orbitkv/manager.h>
 #include <orbitkv/engine.h>
 #include <orbitkv/binding.h>

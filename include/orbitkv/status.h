@@ -99,14 +99,6 @@ OKV_EXPORT enum okv_status_group okv_status_group(int status);
 /** "prepare" for OKV_STAGE_PREPARE and so on; "?" for a number that is no stage. */
 OKV_EXPORT const char *okv_stage_name(int stage);
 
-/**
- * Log callback, called with one line without a newline, from any thread. It must not call the
- * library. The library itself prints nothing, except one line to stderr before it calls abort()
- * (OKV_ENGINE_POISON).
- */
-enum okv_log_level { OKV_LOG_ERROR, OKV_LOG_WARN, OKV_LOG_INFO, OKV_LOG_DEBUG };
-typedef void okv_log_fn(void *arg, enum okv_log_level level, const char *line);
-
 #ifdef __cplusplus
 }
 #endif

@@ -71,7 +71,6 @@ static struct okv_engine *new_engine(const struct okv_engine_options *opts)
 	e->options = *opts;
 	e->options.embedded = NULL;
 	e->options.socket_path = NULL;
-	e->log = (struct oki_log){.fn = opts->log, .arg = opts->log_arg};
 	e->sock = e->stop_fd = e->notify_fd = -1;
 	e->channel.request_fd = e->channel.control_fd = -1;
 	e->channel.engine_doorbell = e->channel.manager_doorbell = -1;
@@ -102,7 +101,9 @@ int okv_engine_open(const struct okv_engine_options *opts, struct okv_engine **r
 	struct okv_engine *e = new_engine(&o);
 	if (!e)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for an engine");
-	rc = oki_notify_init(e, err);
+	rc = oki_log_open(&e->log, o.log, o.log_arg, o.log_ring, err);
+	if (!rc)
+		rc = oki_notify_init(e, err);
 	if (!rc && o.flags & OKV_ENGINE_EMBEDDED)
 		rc = oki_embedded_start(e, o.embedded, err);
 	/* After an embedded Manager touched its memory, which takes as long as it takes. */
@@ -158,6 +159,7 @@ void okv_engine_close(struct okv_engine *engine)
 	oki_rpc_close(engine);
 	oki_embedded_stop(engine);
 	oki_notify_drop(engine);
+	oki_log_stop(&engine->log);
 	oki_engine_put(engine);
 }
 

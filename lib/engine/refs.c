@@ -65,6 +65,7 @@ void oki_engine_put(struct okv_engine *engine)
 	oki_channel_fini(&engine->channel);
 	oki_area_fini(&engine->area);
 	oki_fd_close(&engine->notify_fd);
+	oki_log_fini(&engine->log);
 	pthread_mutex_t *locks[] = {&engine->rpc_lock, &engine->table_lock,  &engine->register_lock,
 				    &engine->lock,     &engine->notify_lock, &engine->event_lock};
 	for (size_t i = 0; i < sizeof(locks) / sizeof(locks[0]); i++)

@@ -196,7 +196,9 @@ int okv_manager_create(const struct okv_manager_options *opts, struct okv_manage
 		rc = copy_uids(m, err);
 	if (rc)
 		goto destroy;
-	m->log = (struct oki_log){.fn = m->opts.log, .arg = m->opts.arg};
+	rc = oki_log_open(&m->log, m->opts.log, m->opts.arg, m->opts.log_ring, err);
+	if (rc)
+		goto destroy;
 	m->lease_ttl_ns = (uint64_t)m->opts.lease_ttl_ms * 1000000u;
 	m->part_entries = (uint32_t)((m->opts.part_bytes - sizeof(struct okw_plan_head)) /
 				     sizeof(struct okw_plan_entry));
@@ -240,6 +242,8 @@ void okv_manager_destroy(struct okv_manager *m)
 	oki_fd_close(&m->epoll);
 	oki_fd_close(&m->wake);
 	oki_fd_close(&m->spare);
+	oki_log_stop(&m->log);
+	oki_log_fini(&m->log);
 	free(m->allow_uids);
 	pthread_mutex_destroy(&m->lock);
 	free(m);

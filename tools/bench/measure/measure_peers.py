@@ -142,7 +142,7 @@ def struct(name, **fields):
 P, U32, U64, I32 = C.c_void_p, C.c_uint32, C.c_uint64, C.c_int32
 Error = struct("Error", status=I32, stage=I32, os_error=I32, device_error=I32, text=C.c_char * 240)
 Owner = struct("Owner", object=P, retain=P, release=P)
-EngineOptions = struct("EngineOptions", size=U32, flags=U32, socket_path=C.c_char_p, embedded=P, connect_timeout_ms=I32, spin_us=U32, log=P, log_arg=P, trust_uid=U32, reserved=U32)
+EngineOptions = struct("EngineOptions", size=U32, flags=U32, socket_path=C.c_char_p, embedded=P, connect_timeout_ms=I32, spin_us=U32, log=P, log_arg=P, trust_uid=U32, reserved=U32, log_ring=P)
 LayerSchema = struct("LayerSchema", order=U32, segment_count=U32, segment_bytes=U64 * 8)
 GroupSchema = struct("GroupSchema", kind=U32, block_tokens=U32, window_tokens=U32, layer_count=U32, layout_tag=C.c_char_p, layers=P)
 NamespaceOptions = struct("NamespaceOptions", size=U32, rank_slots=U32, model=C.c_char_p, revision=C.c_char_p, dtype=C.c_char_p, adapter=C.c_char_p, salt=C.c_char_p, pipeline_stage=U32, pipeline_stages=U32, field_count=U32, group_count=U32, fields=P, groups=P)
