@@ -112,8 +112,15 @@ enum okv_copy_path {
 
 /**
  * Keeps a caller's object alive. The library calls retain once when it takes the object, and
- * release once, after the last copy that may touch it. Set both functions or neither. Any thread
- * may call them, also a thread of the library. They must not change the current CUDA context.
+ * release once, after the last copy that may touch it; a call that fails releases what it retained
+ * before it returns. Set both functions or neither. They must not change the current CUDA context.
+ *
+ * Threads  retain: the thread that registers or starts, during that call. release: any thread, also
+ *          one of the library. Neither runs under a lock of the library, so they may take a lock
+ *          that other threads hold around their calls, and may call the library themselves. But an
+ *          operation ends only when release has returned: call no okv_op_wait() or
+ *          okv_op_wait_layer() without a limit, no okv_binding_quiesce(), okv_binding_unregister()
+ *          or okv_engine_close() from retain or release, nor with a lock that these take.
  */
 struct okv_owner {
 	void *object;
@@ -176,7 +183,8 @@ OKV_EXPORT void okv_binding_options_init(struct okv_binding_options *opts);
  * Inside each segment of a block, the bytes of its pages follow each other. Therefore engines with
  * different page sizes share blocks if the tokens and segment bytes of a block are equal.
  *
- * Owns     retains the owner of each layer until the binding is unregistered. Returns an owned
+ * Owns     retains the owner of each layer until the binding is unregistered, or this call fails.
+ *          Returns an owned
  *          handle; okv_binding_unregister(). The caller keeps the tensors mapped until then, or
  *          until okv_binding_quiesce() returned 0: if pages of a host binding are unmapped earlier,
  *          a copy faults and the process dies.

@@ -171,20 +171,14 @@ static int bind_remote(struct okv_binding *b, const struct okv_binding_options *
 	return rc;
 }
 
-static int alloc_tables(struct okv_binding *b, const struct okv_binding_options *o,
-			struct okv_error *err)
+static int alloc_tables(struct okv_binding *b, struct okv_error *err)
 {
-	b->owners = calloc(o->layer_count, sizeof(*b->owners));
-	bool ok = b->owners != NULL;
-	for (uint32_t g = 0; g < b->geometry.group_count && ok; g++) {
+	for (uint32_t g = 0; g < b->geometry.group_count; g++) {
 		b->page_use[g] = calloc(b->geometry.page_count[g], sizeof(uint32_t));
-		ok = b->page_use[g] != NULL;
+		if (!b->page_use[g])
+			return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REGISTER,
+					"no memory for a binding");
 	}
-	if (!ok)
-		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REGISTER, "no memory for a binding");
-	for (uint32_t i = 0; i < o->layer_count; i++)
-		b->owners[i] = o->layers[i].owner;
-	b->owner_count = o->layer_count;
 	return 0;
 }
 
@@ -197,7 +191,7 @@ static int build(struct okv_binding *b, const struct okv_binding_options *o, str
 		return rc;
 	rc = check_not_registered(b, err);
 	if (!rc)
-		rc = alloc_tables(b, o, err);
+		rc = alloc_tables(b, err);
 	if (!rc)
 		rc = import_arenas(e, err);
 	if (rc)
@@ -231,6 +225,42 @@ static int build(struct okv_binding *b, const struct okv_binding_options *o, str
 	return rc;
 }
 
+static struct okv_binding *new_binding(struct okv_namespace *ns,
+				       const struct okv_binding_options *o)
+{
+	struct okv_binding *b = calloc(1, sizeof(*b));
+	if (!b)
+		return NULL;
+	b->owners = calloc(o->layer_count, sizeof(*b->owners));
+	if (!b->owners) {
+		free(b);
+		return NULL;
+	}
+	for (uint32_t i = 0; i < o->layer_count; i++)
+		b->owners[i] = o->layers[i].owner;
+	b->owner_count = o->layer_count;
+	atomic_init(&b->refs, 1);
+	b->ns = ns;
+	b->rank_slot = o->rank_slot;
+	pthread_mutex_init(&b->lock, NULL);
+	oki_cond_init(&b->drained);
+	return b;
+}
+
+static void retain_owners(const struct okv_binding *b)
+{
+	for (uint32_t i = 0; i < b->owner_count; i++)
+		if (b->owners[i].retain)
+			b->owners[i].retain(b->owners[i].object);
+}
+
+static void release_owners(const struct okv_binding *b)
+{
+	for (uint32_t i = 0; i < b->owner_count; i++)
+		if (b->owners[i].release)
+			b->owners[i].release(b->owners[i].object);
+}
+
 int okv_binding_register(struct okv_namespace *ns, const struct okv_binding_options *opts,
 			 struct okv_binding **ret_binding, struct okv_error *err)
 {
@@ -241,31 +271,29 @@ int okv_binding_register(struct okv_namespace *ns, const struct okv_binding_opti
 	int rc = oki_options_take(&o, sizeof(o), opts, "binding", err);
 	if (!rc)
 		rc = check_options(ns, &o, err);
+	if (!rc)
+		rc = oki_engine_usable(ns->engine, err);
 	if (rc)
 		return rc;
 	struct okv_engine *e = ns->engine;
-	struct okv_binding *b = calloc(1, sizeof(*b));
+	struct okv_binding *b = new_binding(ns, &o);
 	if (!b)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REGISTER, "no memory for a binding");
-	atomic_init(&b->refs, 1);
-	b->ns = ns;
-	b->rank_slot = o.rank_slot;
-	pthread_mutex_init(&b->lock, NULL);
-	oki_cond_init(&b->drained);
+	/* Before the binding can be found, as okv_engine_close() releases what it finds; and not
+	 * under register_lock, as retain() may wait for a thread that registers. */
+	retain_owners(b);
 
 	pthread_mutex_lock(&e->register_lock);
-	rc = oki_engine_usable(e, err);
+	rc = oki_engine_usable(e, err); /* it may have been closed meanwhile */
 	if (!rc)
 		rc = build(b, &o, err);
 	if (rc) {
 		pthread_mutex_unlock(&e->register_lock);
+		release_owners(b);
 		oki_binding_free(b);
 		return rc;
 	}
 	oki_ns_get(ns);
-	for (uint32_t i = 0; i < b->owner_count; i++)
-		if (b->owners[i].retain)
-			b->owners[i].retain(b->owners[i].object);
 	pthread_mutex_lock(&e->lock);
 	b->next = e->bindings;
 	e->bindings = b;
@@ -349,9 +377,7 @@ void oki_binding_drain_stop(struct okv_binding *binding)
 	unpin_arenas(binding);
 	atomic_fetch_add(&e->counters.worker_wakeups_gone, oki_worker_wakeups(binding->worker));
 	oki_worker_destroy(binding->worker);
-	for (uint32_t i = 0; i < binding->owner_count; i++)
-		if (binding->owners[i].release)
-			binding->owners[i].release(binding->owners[i].object);
+	release_owners(binding);
 	pthread_mutex_lock(&binding->lock);
 	binding->gone = true;
 	pthread_cond_broadcast(&binding->drained);
