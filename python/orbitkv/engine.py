@@ -7,7 +7,7 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _convert
+from . import _convert, _log
 from ._handle import Handle
 from ._okv import ffi, lib
 from .errors import Status, check
@@ -53,6 +53,10 @@ class Engine(Handle):
 
     When the library cannot know whether a copy has ended, it aborts the process; with `poison` it
     poisons the engine instead, and the pages of that copy are never let go.
+
+    The library's log lines, and those of an embedded Manager, go to the logger "orbitkv", from a
+    daemon thread of Python, unless `log` is false. A handler that blocks holds nobody up; lines
+    that come meanwhile are kept, at most 256, and then lost and counted.
     """
 
     _waits = True
@@ -68,6 +72,7 @@ class Engine(Handle):
         trust_uid: int | None = None,
         connect_timeout: float | None = 5.0,
         spin_us: int | None = None,
+        log: bool = True,
     ) -> None:
         opts = ffi.new("struct okv_engine_options *")
         lib.okv_engine_options_init(opts)
@@ -78,10 +83,14 @@ class Engine(Handle):
             if not isinstance(options, ManagerOptions):
                 raise TypeError("embedded is a bool or ManagerOptions")
             manager = options._to_c()
+            if log:
+                manager.log_ring = _log.ring()
             opts.embedded = manager
             opts.flags |= lib.OKV_ENGINE_EMBEDDED
         if path is not None:
             opts.socket_path = path
+        if log:
+            opts.log_ring = _log.ring()
         for wanted, flag in (
             (restore_only, lib.OKV_ENGINE_RESTORE_ONLY),
             (poison, lib.OKV_ENGINE_POISON),
