@@ -86,6 +86,44 @@ static void await_answer(pid_t pid, const char *socket_path)
 	ck_abort_msg("no Manager at %s", socket_path);
 }
 
+START_TEST(a_log_that_is_full_stalls_nothing)
+{
+	static const char byte[4096];
+	char dir[] = "/tmp/orbitkv-test-XXXXXX", path[64], proc[64];
+	struct kv_manager m = {0};
+	const struct kv_shape shape = {.pages = 16};
+	int fds[2];
+	ck_assert(mkdtemp(dir) != NULL);
+	snprintf(path, sizeof(path), "%s/s", dir);
+	ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+	m.out = fds[0];
+	m.pid = start(path, fds[1]);
+	ck_assert(kv_manager_wait_line(&m, "ready: socket"));
+	/* A description of its own, as the Manager's must go on to block. */
+	snprintf(proc, sizeof(proc), "/proc/self/fd/%d", fds[1]);
+	int full = open(proc, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+	ck_assert_int_ge(full, 0);
+	while (write(full, byte, sizeof(byte)) > 0)
+		;
+	/* Each session is a line or two. */
+	for (uint64_t i = 0; i < 3; i++) {
+		struct okv_engine *e = kv_engine_connect(path, 0);
+		struct okv_namespace *ns = kv_namespace(e, &shape);
+		struct kv_rank rank;
+		kv_rank_open(&rank, ns, &shape, 0);
+		ck_assert_int_eq(kv_publish(&rank, i, 0, 4, NULL, NULL), 0);
+		kv_rank_close(&rank);
+		okv_namespace_close(ns);
+		okv_engine_close(e);
+	}
+	ck_assert_int_eq(kill(m.pid, SIGUSR1), 0);
+	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
+	close(full);
+	close(fds[1]);
+	ck_assert_int_eq(rmdir(dir), 0);
+}
+END_TEST
+
 START_TEST(closed_standard_files_become_dev_null)
 {
 	char dir[] = "/tmp/orbitkv-test-XXXXXX", path[64], proc[64], file[64];
@@ -134,6 +172,7 @@ int main(void)
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, signals_that_stop_nothing_get_a_line_or_none);
 	tcase_add_test(t, a_log_that_nobody_reads_ends_nothing);
+	tcase_add_test(t, a_log_that_is_full_stalls_nothing);
 	tcase_add_test(t, one_of_a_thing_is_said_in_the_singular);
 	tcase_add_test(t, closed_standard_files_become_dev_null);
 	suite_add_tcase(s, t);

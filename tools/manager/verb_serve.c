@@ -4,6 +4,7 @@
 #include "tool_size.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -22,6 +23,25 @@ static pthread_t answerer;
 static bool answering;
 static _Atomic bool ending;
 
+/* Until the log has room, as nobody may be reading it. That must not keep the Manager from ending:
+ * false after a second of it once a signal stopped the Manager, and from then on at once. */
+static bool await_log(void)
+{
+	static _Atomic bool given_up;
+	struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+	int tries = 0;
+
+	for (;;) {
+		int n = poll(&p, 1, atomic_load(&given_up) ? 0 : 100);
+		if (n > 0 || (n < 0 && errno != EINTR))
+			return true;
+		if (atomic_load(&given_up) || (atomic_load(&stop_signal) && ++tries >= 10)) {
+			atomic_store(&given_up, true);
+			return false;
+		}
+	}
+}
+
 static void log_line(void *arg, enum okv_log_level level, const char *line)
 {
 	static const char *const words[] = {"error", "warning", "info", "debug"};
@@ -30,7 +50,7 @@ static void log_line(void *arg, enum okv_log_level level, const char *line)
 	char stamp[32];
 
 	(void)arg;
-	if (level == OKV_LOG_DEBUG)
+	if (level == OKV_LOG_DEBUG || !await_log())
 		return;
 	clock_gettime(CLOCK_REALTIME, &now);
 	gmtime_r(&now.tv_sec, &tm);
