@@ -4,7 +4,7 @@
  *
  * Threads: the control thread (the caller of okv_manager_run()) owns the sockets. Dispatchers
  * answer the records of their sessions. One retire loop ends operations. All of them may take a
- * session's lock.
+ * session's lock. A log function has a thread of its own, so a log line may be written anywhere.
  *
  * Locks, in order: session->lock, then one of {the index's mutex, permits.lock, manager->lock}.
  * No lock is taken under manager->lock or permits.lock. No thread sleeps while it holds a lock. A
