@@ -21,7 +21,9 @@ struct CUevent_st;
 #define OKV_MAX_LAYERS 1024 /* of one schema, all groups together */
 #define OKV_MAX_RANK_SLOTS 64
 #define OKV_MAX_KEY_BYTES 32
-#define OKV_MAX_BLOCKS 4096 /* per group of one lookup or operation */
+#define OKV_MAX_BLOCKS 4096    /* per group of a lookup, per stretch of a publish or restore */
+#define OKV_MAX_STRETCHES 1024 /* of one publish or restore */
+#define OKV_MAX_OPERATION_BLOCKS 32768u /* of one publish or restore, all stretches together */
 
 enum okv_group_kind {
 	/* Which blocks a usable prefix needs of a group of this kind: */

@@ -12,8 +12,9 @@ extern "C" {
 /** Flags of an operation; they are or-ed. */
 enum okv_op_flags {
 	OKV_OP_NOTIFY = 0x1, /* report the end through okv_engine_poll() */
-	/* Restore: do not spend a share of the lease. Any other restore spends one, however few
-	 * blocks it names. */
+	/* Restore: do not spend a share of any lease; in a stretch: of its lease. Any other restore
+	 * spends one share of each lease that it names, however few blocks and however many
+	 * stretches it names of it. */
 	OKV_RESTORE_KEEP = 0x2,
 };
 
@@ -38,23 +39,36 @@ struct okv_layer_event {
 	struct okv_owner owner; /* of the event; retained until the operation drained */
 };
 
-/** Blocks of one group, and the pages that a restore copies them to. */
+/**
+ * A stretch of a restore: consecutive blocks of one group of one lease, and the pages that they are
+ * copied to. One restore may have many stretches of a group, for example one per request of a step;
+ * they may come from different leases. The lease is one of three: `lease`; the one that lease_id
+ * names; if both are NULL, the lease that is given to okv_restore_start().
+ */
 struct okv_restore_group {
-	uint32_t group;	   /* index of the group in the schema */
-	uint32_t first;	   /* block of the sequence; from okv_hit.first on */
-	uint32_t count;	   /* blocks; 0 to OKV_MAX_BLOCKS */
-	uint32_t reserved; /* 0 */
-	/* count * (pages per block, see okv_layer) page numbers in block order, each page once. The
-	 * library reads that many: it cannot notice a shorter array. */
+	uint32_t group; /* index of the group in the schema */
+	uint32_t first; /* block of the sequence; from okv_hit.first on */
+	uint32_t count; /* blocks; 0 to OKV_MAX_BLOCKS */
+	uint32_t flags; /* OKV_RESTORE_KEEP or 0. A share of a lease is kept if every stretch that
+			 * names the lease keeps it */
+	/* count * (pages per block, see okv_layer) page numbers in block order, each page of a
+	 * group once in the whole restore. The library reads that many: it cannot notice a shorter
+	 * array. */
 	const uint32_t *pages;
+	struct okv_lease *lease; /* a handle of this engine and namespace, or NULL */
+	/* A lease of this namespace that any session got from a lookup, or NULL. It needs no handle
+	 * in this session and takes none of OKV_MAX_LEASES. The Manager finds it, checks the range,
+	 * spends a share and renews the TTL. Some session must still hold the lease. */
+	const struct okv_lease_id *lease_id;
 };
 
 /** What okv_restore_start() copies, and where to; borrowed during the call. */
 struct okv_restore_options {
 	uint32_t size;	      /* set by the _init call */
 	uint32_t flags;	      /* enum okv_op_flags; default 0 */
-	uint32_t group_count; /* 0 to OKV_MAX_GROUPS */
+	uint32_t group_count; /* stretches; 0 to OKV_MAX_STRETCHES */
 	uint32_t event_count; /* default 0 */
+	/* group_count stretches in any order, OKV_MAX_OPERATION_BLOCKS blocks in all. */
 	const struct okv_restore_group *groups;
 	const struct okv_layer_event *events; /* CUDA only; at most one per layer, all different */
 	struct okv_ready ready;
@@ -66,14 +80,21 @@ struct okv_restore_options {
 OKV_EXPORT void okv_restore_options_init(struct okv_restore_options *opts);
 
 /**
- * Start to copy blocks of a lease into pages of this binding. lease must not be NULL: after a miss
- * there is nothing to restore. With zero groups or zero blocks the operation succeeds and every
- * layer becomes ready.
+ * Start to copy blocks of one or more leases into pages of this binding. lease is that of the
+ * stretches that name none; it may be NULL if there is no such stretch, but not if there is no
+ * stretch at all: after a miss there is nothing to restore. With zero stretches or zero blocks the
+ * operation succeeds and every layer becomes ready. A layer is ready when the blocks of its group
+ * are in place, those of all stretches.
  *
- * Owns     borrows opts; the owners are retained until the operation drained. Returns an owned
- *          handle; release it with okv_op_release(). The Manager spends a share of the lease when
- *          it accepts the operation, except with OKV_RESTORE_KEEP; okv_op_result.lease_spent says
- *          whether it did.
+ * All or nothing: if a lease has ended (OKV_E_NOENT), or does not hold the blocks of its stretch
+ * (OKV_E_INVAL; with a handle the call itself returns that), the operation ends with the status of
+ * the first such stretch. Then nothing was copied and no share was spent, of any lease, and
+ * okv_op_stretches() says which stretches failed: start again without them.
+ *
+ * Owns     borrows opts, its leases and lease ids; the owners are retained until the operation
+ *          drained. Returns an owned handle; release it with okv_op_release(). The Manager spends a
+ *          share of each lease when it accepts the operation, except with OKV_RESTORE_KEEP;
+ *          okv_op_result.lease_spent says of how many leases it did.
  * Pages    belong to the library until the operation drained, which okv_op_wait() or okv_op_poll()
  *          reports. After a timeout or a cancel they must not be reused yet.
  * Errors   OKV_E_INVAL (also a page that is named twice), OKV_E_LIMIT (above a fixed limit),
@@ -93,20 +114,28 @@ OKV_EXPORT int okv_restore_start(struct okv_binding *binding, struct okv_lease *
 				 struct okv_error *err);
 
 /**
- * Blocks of one group, their keys, and the pages that a publish copies them from. parent and
- * first_position give the place of the blocks in their sequence, so that the tail of a prefix is
- * evicted before its head. The Manager does not check them against stored blocks: a wrong value
- * costs hits, never correct bytes.
+ * A stretch of a publish: consecutive blocks of one group of one sequence, their keys, and the
+ * pages that they are copied from. parent and first_position give the place of the blocks in their
+ * sequence, so that the tail of a prefix is evicted before its head. The Manager does not check
+ * them against stored blocks: a wrong value costs hits, never correct bytes.
+ *
+ * One publish may have many stretches of a group, for example one per request of a step. Stretches
+ * that follow each other and are of different groups are taken as one sequence; a stretch of a
+ * group that the sequence has already begins the next. That order too only affects hits.
  */
 struct okv_publish_group {
-	struct okv_keys keys; /* of consecutive blocks; a key named twice fails the operation */
+	/* A key that is named twice in one stretch fails the operation. A key of an earlier
+	 * stretch, as of two requests with the same prefix, is skipped: it counts as in_progress
+	 * (or present or not_stored, as that of the earlier stretch). */
+	struct okv_keys keys;
 	/* Position of the first block in its sequence. A window group may be published from any
 	 * position on: only its last blocks are ever needed. */
 	uint32_t first_position;
 	uint32_t tokens;    /* must be keys.count * block_tokens: only full blocks are stored */
 	const void *parent; /* key of the block before, keys.key_bytes long; NULL at position 0 */
-	/* keys.count * (pages per block) page numbers in block order, each page once. The library
-	 * reads that many: it cannot notice a shorter array. */
+	/* keys.count * (pages per block) page numbers in block order, each page once in a stretch;
+	 * stretches may share pages. The library reads that many: it cannot notice a shorter
+	 * array. */
 	const uint32_t *pages;
 };
 
@@ -114,8 +143,9 @@ struct okv_publish_group {
 struct okv_publish_options {
 	uint32_t size;	      /* set by the _init call */
 	uint32_t flags;	      /* OKV_OP_NOTIFY or 0; default 0 */
-	uint32_t group_count; /* 1 to OKV_MAX_GROUPS */
+	uint32_t group_count; /* stretches; 1 to OKV_MAX_STRETCHES */
 	uint32_t reserved;    /* 0 */
+	/* group_count stretches, OKV_MAX_OPERATION_BLOCKS blocks in all. */
 	const struct okv_publish_group *groups;
 	struct okv_ready ready;
 	/* CUDA event that the library records behind the last read of the pages; NULL, the default:
@@ -132,7 +162,8 @@ OKV_EXPORT void okv_publish_options_init(struct okv_publish_options *opts);
 /**
  * Start to copy pages of this binding into new blocks under these keys. Keys that are stored
  * already, or that another publish stores now, are skipped. When space runs out, the first blocks
- * of a sequence are stored and the rest is not: okv_op_result.not_stored.
+ * are stored and the rest is not: okv_op_result.not_stored. First are the groups in the order of
+ * the schema, and in a group the stretches in the order given.
  *
  * Owns, Pages, Errors, Blocks and Threads are those of okv_restore_start(). In addition OKV_E_PERM:
  * the engine was opened with OKV_ENGINE_RESTORE_ONLY. The pages are only read.
@@ -154,8 +185,8 @@ struct okv_stage_times {
 /** How an operation ended. */
 struct okv_op_result {
 	int32_t status;		      /* final: 0 or OKV_E_* */
-	uint32_t lease_spent;	      /* restore; 1: a share of the lease is spent */
-	uint64_t blocks;	      /* blocks copied */
+	uint32_t lease_spent;	      /* restore: leases of which a share is spent */
+	uint64_t blocks;	      /* blocks copied, of all stretches; so are the sums below */
 	uint64_t bytes;		      /* payload bytes copied */
 	uint64_t present;	      /* publish: blocks skipped, they are stored already */
 	uint64_t in_progress;	      /* publish: blocks skipped, another publish stores them */
@@ -198,6 +229,28 @@ OKV_EXPORT int okv_op_poll(struct okv_op *op, struct okv_op_result *ret_result);
  * Threads  any.
  */
 OKV_EXPORT int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result);
+/** What became of one stretch of an operation. */
+struct okv_stretch_result {
+	/* Why this stretch of a restore made the operation end: OKV_E_NOENT, OKV_E_INVAL. 0: it did
+	 * not; the status of the operation counts. */
+	int32_t status;
+	/* As in okv_op_result; all 0 when the operation failed. */
+	uint32_t blocks;
+	uint32_t present;
+	uint32_t in_progress;
+	uint32_t not_stored;
+	uint32_t reserved; /* 0 */
+};
+
+/**
+ * The results of `count` stretches from stretch `first` on, in the order of the options, after the
+ * operation ended.
+ *
+ * Errors   OKV_E_RUNNING: it has not ended. OKV_E_INVAL: op or ret_results is NULL, or the
+ * operation has no such stretches. OKV_E_FORKED. Blocks   never.   Threads any.
+ */
+OKV_EXPORT int okv_op_stretches(struct okv_op *op, uint32_t first, uint32_t count,
+				struct okv_stretch_result *ret_results);
 /**
  * Ask the operation to end early. It still ends exactly once: with OKV_E_CANCELLED, or as it would
  * have ended without the call. Before the grant the Manager decides which.

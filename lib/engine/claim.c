@@ -88,7 +88,8 @@ static int claim_locked(struct okv_op *op, bool *ret_empty, bool *ret_refused)
 	oki_stages_mark(&op->stages, OKI_STAGE_CLAIMED);
 	op->phase = OKI_OP_ACTIVE;
 	op->part_total = op->reply.transfer.part_total;
-	*ret_empty = op->part_total == 0 && !asks_for_blocks(op);
+	op->bad_stretches = !oki_stretches_take(op);
+	*ret_empty = op->part_total == 0 && !asks_for_blocks(op) && !op->bad_stretches;
 	return 1;
 }
 
@@ -193,6 +194,9 @@ static int grant_next(void *arg, struct oki_part *ret_part, struct okv_error *er
 	pthread_mutex_unlock(&op->lock);
 	if (cancelled)
 		return oki_fail(err, OKV_E_CANCELLED, OKV_STAGE_CLAIM, "cancelled by the caller");
+	if (op->bad_stretches)
+		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
+				"the counts of the stretches do not add up");
 	if (!op->part_total)
 		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM, "a plan without parts");
 	uint32_t index;

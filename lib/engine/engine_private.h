@@ -122,6 +122,14 @@ struct okv_lease {
 	struct okv_lookup_result result;
 };
 
+/* One stretch of a publish or restore, as the caller orders them. */
+struct oki_stretch {
+	uint32_t group;
+	uint32_t count;
+	const uint32_t *pages;		/* the caller's; valid in the start call */
+	struct okw_stretch_reply reply; /* private copy */
+};
+
 enum oki_op_phase {
 	OKI_OP_GRANT,	  /* waiting for the Manager */
 	OKI_OP_ABANDONED, /* will not be claimed; the record is freed at Done or Revoked */
@@ -172,17 +180,23 @@ struct okv_op {
 
 	/* transfers */
 	struct okv_binding *binding;
-	struct oki_transfer transfer;
+	struct oki_transfer transfer; /* groups: those of the schema; all stretches together */
+	uint32_t stretch_count;
+	uint32_t asked_stretches;      /* by the caller; a restore of none has one, for its lease */
+	struct oki_stretch *stretches; /* `few`, or owned */
+	struct oki_stretch few[OKV_MAX_GROUPS];
+	bool bad_stretches; /* the reply's stretches do not add up */
 	bool has_stream;
 	bool busy;		   /* its pages and events are entered as in use */
 	struct okv_op *event_next; /* in engine->event_users */
-	uint32_t *pages;	   /* owned; all groups */
+	uint32_t *pages;	   /* owned; group after group */
 	struct okv_layer_event *events;
 	uint32_t event_count;
 	struct okv_owner owner;
 	uint32_t part_total;
 	uint32_t parts_taken;
-	uint32_t next_ordinal[OKV_MAX_GROUPS]; /* lowest that the next plan entry may have */
+	uint32_t
+		next_ordinal[OKV_MAX_GROUPS]; /* lowest that the group's next plan entry may have */
 	bool cancelled;
 	struct oki_stages stages;
 
@@ -212,6 +226,18 @@ void oki_binding_op_done(struct okv_binding *binding);
 void oki_binding_wake(struct okv_binding *binding);
 void oki_op_get(struct okv_op *op);
 void oki_op_put(struct okv_op *op);
+
+/* stretches.c: room for the stretches of a publish or restore */
+int oki_stretches_make(struct okv_op *op, uint32_t count, struct okv_error *err);
+/* Check one stretch, except for its pages, and add its blocks to the transfer's group. */
+int oki_stretch_add(struct okv_op *op, uint32_t i, uint32_t group, uint32_t count,
+		    const uint32_t *pages, struct okv_error *err);
+/* All stretches are added: copy their pages group after group, and check them. */
+int oki_stretches_keep_pages(struct okv_op *op, struct okv_error *err);
+uint32_t oki_stretches_reply_bytes(const struct okv_op *op);
+/* Copy what the Manager says about each stretch. False: it does not add up. */
+bool oki_stretches_take(struct okv_op *op);
+void oki_stretches_free(struct okv_op *op);
 
 /* namespace.c */
 /* Group known, count and key_bytes within limits. */

@@ -38,7 +38,7 @@ struct expected {
 
 static struct expected expect(const struct okv_op *op, const struct okw_plan_entry *e)
 {
-	struct expected x = {.group = e->request_group, .arena = e->arena};
+	struct expected x = {.group = e->group, .arena = e->arena};
 	if (x.group >= op->transfer.group_count || x.arena >= op->engine->arena_count)
 		return x;
 	const struct oki_transfer_group *g = &op->transfer.groups[x.group];
@@ -67,13 +67,12 @@ static int wrong_entry(const struct expected *x, const struct okw_plan_entry *e,
 {
 	if (is_valid_entry(x, e))
 		return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
-				"block %u of group %u where block %u is due", e->ordinal,
-				e->request_group, x->next);
+				"block %u of group %u where block %u is due", e->ordinal, e->group,
+				x->next);
 	return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
 			"entry %u: arena %u, offset %llu, %u bytes, block %u of group %u is not "
 			"what was asked for",
-			i, e->arena, (unsigned long long)e->offset, e->bytes, e->ordinal,
-			e->request_group);
+			i, e->arena, (unsigned long long)e->offset, e->bytes, e->ordinal, e->group);
 }
 
 static void end_group(struct okv_op *op, const struct expected *x, const struct oki_pair *end,
@@ -101,13 +100,13 @@ static int take_entries(struct okv_op *op, uint8_t *memory, uint32_t count, stru
 	for (uint32_t i = 0; i < count; i++, at += sizeof(struct okw_plan_entry)) {
 		struct okw_plan_entry e;
 		memcpy(&e, at, sizeof(e));
-		if (!x.base || e.request_group != x.group || e.arena != x.arena) {
+		if (!x.base || e.group != x.group || e.arena != x.arena) {
 			end_group(op, &x, &pairs[i], part);
-			bool group_starts = !x.base || e.request_group != x.group;
-			if (x.base && e.request_group < x.group)
+			bool group_starts = !x.base || e.group != x.group;
+			if (x.base && e.group < x.group)
 				return oki_fail(err, OKV_E_PLAN, OKV_STAGE_CLAIM,
-						"entry %u: group %u after group %u", i,
-						e.request_group, x.group);
+						"entry %u: group %u after group %u", i, e.group,
+						x.group);
 			x = expect(op, &e);
 			if (x.base && group_starts)
 				part->groups[x.group].pairs = &pairs[i];

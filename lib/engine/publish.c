@@ -43,23 +43,26 @@ static int check_group(const struct okv_binding *b, const struct okv_publish_gro
 static int take_groups(struct okv_op *op, const struct okv_publish_options *o, uint32_t *ret_bytes,
 		       struct okv_error *err)
 {
-	uint64_t pages = 0, bytes = sizeof(struct okw_request);
-	if (!o->group_count || o->group_count > OKV_MAX_GROUPS || !o->groups)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "%u groups; 1 to %u",
-				o->group_count, OKV_MAX_GROUPS);
+	uint64_t bytes = sizeof(struct okw_request);
+	if (!o->group_count || o->group_count > OKV_MAX_STRETCHES || !o->groups)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "%u stretches; 1 to %u",
+				o->group_count, OKV_MAX_STRETCHES);
+	op->asked_stretches = o->group_count;
+	int rc = oki_stretches_make(op, o->group_count, err);
+	if (rc)
+		return rc;
 	for (uint32_t i = 0; i < o->group_count; i++) {
 		const struct okv_publish_group *g = &o->groups[i];
-		int rc = check_group(op->binding, g, err);
+		rc = check_group(op->binding, g, err);
 		if (!rc)
-			rc = oki_transfer_group(op, g->keys.group, g->keys.count, g->pages, &pages,
-						err);
+			rc = oki_stretch_add(op, i, g->keys.group, g->keys.count, g->pages, err);
 		if (rc)
 			return rc;
 		bytes += sizeof(struct okw_request_group) +
 			 (uint64_t)(g->keys.count + (g->parent ? 1 : 0)) * g->keys.key_bytes;
 	}
 	*ret_bytes = (uint32_t)bytes;
-	return oki_transfer_keep_pages(op, pages, err);
+	return oki_stretches_keep_pages(op, err);
 }
 
 static void write_request(uint8_t *request, const struct okv_publish_options *o)

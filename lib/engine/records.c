@@ -169,13 +169,17 @@ void oki_record_detach_if_closed(struct okv_op *op)
 	oki_op_put(op);
 }
 
-/* Copy the reply to private memory: its extent may be reused once it is free. */
-static void take_reply(struct okv_op *op, const struct okw_record *r)
+/* Copy the reply to private memory: its extent may be reused once it is free. False: it is not a
+ * whole reply. */
+static bool take_reply(struct okv_op *op, const struct okw_record *r)
 {
-	uint32_t bytes = r->reply_bytes;
+	uint32_t bytes = *(const volatile uint32_t *)&r->reply_bytes;
+	size_t size = op->binding ? sizeof(op->reply.transfer) : sizeof(op->reply.lookup);
 	memset(&op->reply, 0, sizeof(op->reply));
-	if (bytes <= op->reply_bytes && bytes <= sizeof(op->reply))
-		memcpy(&op->reply, op->engine->channel.requests + op->reply_offset, bytes);
+	if (bytes <= op->reply_bytes)
+		memcpy(&op->reply, op->engine->channel.requests + op->reply_offset,
+		       bytes < size ? bytes : size);
+	return bytes == op->reply_bytes;
 }
 
 static void take_text(const struct okw_record *r, char text[OKW_TEXT_BYTES + 1])
@@ -199,7 +203,7 @@ void oki_lease_forget(struct okv_engine *engine, uint32_t slot)
 static void handle_terminal_state(struct okv_op *op, struct okw_record *r, uint64_t tag)
 {
 	char text[OKW_TEXT_BYTES + 1];
-	take_reply(op, r);
+	bool whole = take_reply(op, r);
 	take_text(r, text);
 	int status = r->status;
 	if (status)
@@ -212,6 +216,11 @@ static void handle_terminal_state(struct okv_op *op, struct okw_record *r, uint6
 		/* Nothing was granted, so nothing was copied. */
 		status = OKV_E_PROTOCOL;
 		strcpy(text, "the Manager calls it done without a grant");
+	}
+	if (op->binding && op->phase == OKI_OP_GRANT && !(whole && oki_stretches_take(op)) &&
+	    !status) {
+		status = OKV_E_PROTOCOL;
+		strcpy(text, "the counts of the stretches do not add up");
 	}
 	op->tag = tag;
 	oki_move(r, &op->tag, OKW_FREE, OKI_MOVER_ENGINE);

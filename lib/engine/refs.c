@@ -144,6 +144,7 @@ void oki_op_put(struct okv_op *op)
 	free(op->transfer.events);
 	free(op->events);
 	free(op->pages);
+	oki_stretches_free(op);
 	free(op->enqueued);
 	pthread_cond_destroy(&op->cond);
 	pthread_mutex_destroy(&op->lock);

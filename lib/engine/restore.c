@@ -41,26 +41,63 @@ static int check_range(const struct okv_lease *lease, const struct okv_restore_g
 	return 0;
 }
 
+static int check_lease(const struct okv_binding *b, const struct okv_lease *lease,
+		       struct okv_error *err)
+{
+	if (lease->ns->engine != b->ns->engine)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"the lease belongs to another engine");
+	if (lease->ns->id != b->ns->id)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"the lease belongs to another namespace");
+	return 0;
+}
+
+/* The handle that the stretch restores from; NULL: it names its lease by id. */
+static const struct okv_lease *lease_of(const struct okv_restore_group *g,
+					const struct okv_lease *lease)
+{
+	if (g->lease)
+		return g->lease;
+	return g->lease_id ? NULL : lease;
+}
+
+static int check_stretch(const struct okv_op *op, const struct okv_lease *lease,
+			 const struct okv_restore_group *g, struct okv_error *err)
+{
+	const struct okv_lease *own = lease_of(g, lease);
+	if (g->flags & ~(uint32_t)OKV_RESTORE_KEEP)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"group %u: unknown flags 0x%x", g->group, g->flags);
+	if (g->lease && g->lease_id)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"group %u: a lease and a lease_id", g->group);
+	if (!own && !g->lease_id)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"lease is NULL, as after a lookup that found nothing or peeked");
+	/* The Manager checks the range of a lease that is named by id. */
+	if (!own)
+		return 0;
+	int rc = g->lease ? check_lease(op->binding, own, err) : 0;
+	return rc ? rc : check_range(own, g, err);
+}
+
 static int take_groups(struct okv_op *op, const struct okv_lease *lease,
 		       const struct okv_restore_options *o, struct okv_error *err)
 {
-	uint64_t pages = 0;
-	if (o->group_count > OKV_MAX_GROUPS || (o->group_count && !o->groups))
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "%u groups; up to %u",
-				o->group_count, OKV_MAX_GROUPS);
-	for (uint32_t i = 0; i < o->group_count; i++) {
+	if (o->group_count > OKV_MAX_STRETCHES || (o->group_count && !o->groups))
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "%u stretches; up to %u",
+				o->group_count, OKV_MAX_STRETCHES);
+	op->asked_stretches = o->group_count;
+	/* Without stretches the lease has one of no blocks. */
+	int rc = oki_stretches_make(op, o->group_count ? o->group_count : 1, err);
+	for (uint32_t i = 0; i < o->group_count && !rc; i++) {
 		const struct okv_restore_group *g = &o->groups[i];
-		int rc = g->reserved ? oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-						"group %u: reserved is not 0", g->group)
-				     : 0;
+		rc = oki_stretch_add(op, i, g->group, g->count, g->pages, err);
 		if (!rc)
-			rc = oki_transfer_group(op, g->group, g->count, g->pages, &pages, err);
-		if (!rc)
-			rc = check_range(lease, g, err);
-		if (rc)
-			return rc;
+			rc = check_stretch(op, lease, g, err);
 	}
-	return oki_transfer_keep_pages(op, pages, err);
+	return rc ? rc : oki_stretches_keep_pages(op, err);
 }
 
 static int check_event(struct okv_op *op, const struct okv_layer_event *e, struct okv_error *err)
@@ -112,19 +149,24 @@ static int take_events(struct okv_op *op, const struct okv_restore_options *o,
 	return rc;
 }
 
-/* The Manager counts from the first block that the lease holds. */
-static void write_request(uint8_t *request, const struct okv_lease *lease,
+static void write_request(uint8_t *request, const struct okv_op *op, const struct okv_lease *lease,
 			  const struct okv_restore_options *o)
 {
 	uint8_t *at = request + sizeof(struct okw_request);
-	for (uint32_t i = 0; i < o->group_count; i++) {
-		const struct okv_restore_group *asked = &o->groups[i];
-		const struct okv_hit *hit = find_hit(lease, asked->group);
-		struct okw_request_group g = {.group = asked->group, .count = asked->count};
-		if (hit && asked->count)
-			g.first = asked->first - hit->first;
-		memcpy(at, &g, sizeof(g));
-		at += sizeof(g);
+	const struct okv_restore_group none = {.group = 0};
+	for (uint32_t i = 0; i < op->stretch_count; i++, at += sizeof(struct okw_restore_part)) {
+		const struct okv_restore_group *g = o->group_count ? &o->groups[i] : &none;
+		const struct okv_lease *own = lease_of(g, lease);
+		struct okw_restore_part part = {
+			.group = g->group,
+			.first = g->first,
+			.count = g->count,
+			.flags = (o->flags | g->flags) & OKV_RESTORE_KEEP ? OKW_PART_KEEP : 0,
+			.lease_slot = own ? own->slot : OKW_LEASES,
+		};
+		const struct okv_lease_id *id = own ? &own->id : g->lease_id;
+		memcpy(part.lease_id, id->bytes, sizeof(part.lease_id));
+		memcpy(at, &part, sizeof(part));
 	}
 }
 
@@ -135,20 +177,16 @@ int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
 	struct okv_restore_options o;
 	if (!binding || !ret_op)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "binding or ret_op is NULL");
-	if (!lease)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				"lease is NULL, as after a lookup that found nothing or peeked");
 	okv_restore_options_init(&o);
 	int rc = oki_options_take(&o, sizeof(o), opts, "restore", err);
 	if (!rc && o.flags & ~(uint32_t)(OKV_OP_NOTIFY | OKV_RESTORE_KEEP))
 		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "unknown restore flags 0x%x",
 			      o.flags);
-	if (!rc && lease->ns->engine != binding->ns->engine)
+	if (!rc && !lease && !o.group_count)
 		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-			      "the lease belongs to another engine");
-	if (!rc && lease->ns->id != binding->ns->id)
-		rc = oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-			      "the lease belongs to another namespace");
+			      "lease is NULL, as after a lookup that found nothing or peeked");
+	if (!rc && lease)
+		rc = check_lease(binding, lease, err);
 	if (!rc)
 		rc = oki_engine_usable(binding->ns->engine, err);
 	if (!rc)
@@ -167,19 +205,16 @@ int okv_restore_start(struct okv_binding *binding, struct okv_lease *lease,
 		rc = take_groups(op, lease, &o, err);
 	if (!rc)
 		rc = take_events(op, &o, err);
-	uint32_t bytes = (uint32_t)(sizeof(struct okw_request) +
-				    o.group_count * sizeof(struct okw_request_group));
+	uint32_t bytes = 0;
 	uint8_t *request;
+	if (!rc)
+		bytes = (uint32_t)(sizeof(struct okw_request) +
+				   op->stretch_count * sizeof(struct okw_restore_part));
 	if (!rc)
 		rc = oki_transfer_begin(op, &o.ready, bytes, &request, err);
 	if (!rc) {
-		write_request(request, lease, &o);
-		struct okw_request head = {
-			.flags = o.flags & OKV_RESTORE_KEEP ? OKW_REQUEST_KEEP : 0,
-			.group_count = o.group_count,
-			.lease_slot = lease->slot,
-		};
-		memcpy(head.lease_id, lease->id.bytes, sizeof(head.lease_id));
+		write_request(request, op, lease, &o);
+		struct okw_request head = {.group_count = op->stretch_count};
 		/* Set before another thread can take its completion. */
 		*ret_op = op;
 		oki_transfer_go(op, &head, bytes);

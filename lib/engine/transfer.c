@@ -6,55 +6,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "plan/page_check.h"
-
-int oki_transfer_group(struct okv_op *op, uint32_t group, uint32_t count, const uint32_t *pages,
-		       uint64_t *page_total, struct okv_error *err)
-{
-	const struct oki_geometry *geometry = &op->binding->geometry;
-	struct oki_transfer *t = &op->transfer;
-	if (group >= geometry->group_count)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-				"group %u of a schema with %u", group, geometry->group_count);
-	for (uint32_t i = 0; i < t->group_count; i++)
-		if (t->groups[i].group == group)
-			return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
-					"group %u is named twice", group);
-	if (count > OKV_MAX_BLOCKS)
-		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_ARGUMENTS,
-				"%u blocks of group %u; %u are possible in one operation", count,
-				group, OKV_MAX_BLOCKS);
-	if (count && !pages)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "group %u: pages is NULL",
-				group);
-	uint64_t n = (uint64_t)count * geometry->pages_per_block[group];
-	int rc = n ? oki_pages_check(group, pages, n, geometry->page_count[group], err) : 0;
-	if (rc)
-		return rc;
-	t->groups[t->group_count++] =
-		(struct oki_transfer_group){.group = group, .count = count, .pages = pages};
-	*page_total += n;
-	return 0;
-}
-
-int oki_transfer_keep_pages(struct okv_op *op, uint64_t page_total, struct okv_error *err)
-{
-	if (!page_total)
-		return 0;
-	op->pages = malloc(page_total * sizeof(uint32_t));
-	if (!op->pages)
-		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_ARGUMENTS, "no memory for a page list");
-	uint32_t *at = op->pages;
-	for (uint32_t i = 0; i < op->transfer.group_count; i++) {
-		struct oki_transfer_group *g = &op->transfer.groups[i];
-		uint64_t n = (uint64_t)g->count * op->binding->geometry.pages_per_block[g->group];
-		if (n)
-			memcpy(at, g->pages, n * sizeof(uint32_t));
-		g->pages = at;
-		at += n;
-	}
-	return 0;
-}
 
 int oki_binding_enter(struct okv_binding *b, struct okv_error *err)
 {
@@ -127,7 +78,7 @@ int oki_transfer_begin(struct okv_op *op, const struct okv_ready *ready, uint32_
 		return rc;
 	rc = make_ready(op, ready, err);
 	if (!rc)
-		rc = oki_record_reserve(op, request_bytes, sizeof(struct okw_transfer_reply),
+		rc = oki_record_reserve(op, request_bytes, oki_stretches_reply_bytes(op),
 					ret_request, err);
 	if (rc) {
 		oki_transfer_fini(op->binding->worker, &op->transfer);
@@ -200,6 +151,9 @@ struct okv_op *oki_transfer_op(struct okv_binding *b, uint32_t kind, uint32_t fl
 	op->done = op->enqueued + layers;
 	op->transfer.source = &oki_grant_source;
 	op->transfer.arg = op;
+	op->transfer.group_count = b->geometry.group_count;
+	for (uint32_t g = 0; g < op->transfer.group_count; g++)
+		op->transfer.groups[g].group = g;
 	op->transfer.direction = kind == OKW_OP_RESTORE ? OKI_TO_PAGES : OKI_TO_BLOCKS;
 	oki_stages_start(&op->stages, op->engine->options.flags & OKV_ENGINE_STAGE_TIMES);
 	return op;

@@ -16,12 +16,6 @@ void oki_binding_leave(struct okv_binding *b);
 struct okv_op *oki_transfer_op(struct okv_binding *b, uint32_t kind, uint32_t flags,
 			       uint64_t user_data, const struct okv_owner *owner,
 			       struct okv_error *err);
-/* Add a group after checking its pages; the pages stay the caller's until oki_transfer_keep_pages()
- * has copied them. */
-int oki_transfer_group(struct okv_op *op, uint32_t group, uint32_t count, const uint32_t *pages,
-		       uint64_t *page_total, struct okv_error *err);
-int oki_transfer_keep_pages(struct okv_op *op, uint64_t page_total, struct okv_error *err);
-
 int oki_transfer_check_ready(const struct okv_binding *b, const struct okv_ready *ready,
 			     bool has_events, struct okv_error *err);
 int oki_transfer_check_owner(const struct okv_owner *owner, struct okv_error *err);

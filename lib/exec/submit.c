@@ -98,7 +98,8 @@ int oki_submit_begin(struct oki_worker *w, struct oki_transfer *t, struct oki_pa
 	uint64_t bytes = 0;
 	for (uint32_t g = 0; g < t->group_count; g++) {
 		uint32_t sg = t->groups[g].group;
-		next.asked |= 1u << sg;
+		if (t->groups[g].count)
+			next.asked |= 1u << sg;
 		if (part->groups_done & 1u << g)
 			next.done |= 1u << sg;
 		next.blocks[sg] = part->groups[g].count;

@@ -13,14 +13,14 @@
 
 struct oki_worker;
 
-/* Blocks of one request group inside one part, checked by the source. */
+/* Blocks of one of the transfer's groups inside one part, checked by the source. */
 struct oki_part_group {
 	const struct oki_pair *pairs; /* valid until any source is asked for a part */
 	uint32_t count;
 };
 
 struct oki_part {
-	uint32_t groups_done; /* bit g: no later part has blocks of request group g */
+	uint32_t groups_done; /* bit g: no later part has blocks of the transfer's group g */
 	bool last;
 	struct oki_part_group groups[OKV_MAX_GROUPS];
 };
@@ -66,7 +66,7 @@ struct oki_submission {
 	bool last;
 	uint32_t place;	 /* in consumption order: the next layer */
 	uint32_t at_run; /* of that layer: the next run, not 0 only within a sliced layer */
-	uint32_t asked;	 /* bit g: the transfer has group g */
+	uint32_t asked;	 /* bit g: the transfer has blocks of group g */
 	uint32_t done;	 /* bit g: no later part has blocks of group g */
 	uint32_t blocks[OKV_MAX_GROUPS];
 	struct oki_runs runs[OKV_MAX_GROUPS]; /* borrowed from kept */

@@ -6,25 +6,32 @@
 #include <string.h>
 #include "base/error.h"
 
-struct oki_hold *oki_hold_alloc(uint64_t capacity)
+struct oki_hold *oki_hold_alloc(uint64_t capacity, uint32_t stretch_count)
 {
 	size_t item = sizeof(struct oki_hold_block) + sizeof(struct oki_block *);
-	struct oki_hold *hold = calloc(1, sizeof(*hold) + capacity * item);
-	if (hold)
-		hold->blocks = (struct oki_block **)(void *)&hold->items[capacity];
+	struct oki_hold *hold = calloc(1, sizeof(*hold) + capacity * item +
+						  stretch_count * sizeof(hold->stretches[0]));
+	if (!hold)
+		return NULL;
+	hold->blocks = (struct oki_block **)(void *)&hold->items[capacity];
+	hold->stretches = (struct oki_hold_stretch *)(void *)&hold->blocks[capacity];
+	hold->stretch_count = stretch_count;
 	return hold;
 }
 
-void oki_hold_add(struct oki_hold *hold, struct oki_block *block, uint32_t request_group,
+void oki_hold_add(struct oki_hold *hold, struct oki_block *block, uint32_t stretch,
 		  uint32_t ordinal)
 {
+	struct oki_hold_stretch *st = &hold->stretches[stretch];
+
+	if (st->count++ == 0)
+		st->start = hold->count;
 	hold->blocks[hold->count] = block;
 	hold->items[hold->count] = (struct oki_hold_block){
 		.allocation = block->slots[hold->rank_slot],
-		.request_group = request_group,
+		.group = st->group,
 		.ordinal = ordinal,
 	};
-	hold->groups[request_group].count++;
 	hold->count++;
 }
 
@@ -41,72 +48,149 @@ bool oki_hold_is_publish(const struct oki_hold *hold)
 
 /* ---- restore ---- */
 
-static int lease_group(const struct oki_lease *lease, const struct oki_index_range *range,
-		       uint32_t *ret_at, struct okv_error *err)
+static int find_part(struct oki_index *index, const struct oki_index_restore *ask, uint32_t i,
+		     uint32_t schema_groups, struct okv_error *err)
 {
-	for (uint32_t i = 0; i < lease->group_count; i++) {
-		if (lease->groups[i].group != range->group)
-			continue;
-		uint32_t count = lease->groups[i].count;
-		if (range->count > count || range->first > count - range->count)
-			return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
-					"blocks %u and %u more of group %u, of which the lease "
-					"holds %u",
-					range->first, range->count, range->group, count);
-		*ret_at = i;
-		return 0;
-	}
-	return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE, "the lease holds nothing of group %u",
-			range->group);
-}
-
-static int hold_lease(struct oki_index *index, const struct oki_index_restore *ask,
-		      struct oki_hold **ret_hold, struct okv_error *err)
-{
-	uint32_t at[OKW_MAX_GROUPS];
-	uint64_t count = 0;
-
+	const struct oki_index_range *range = &ask->ranges[i];
 	struct oki_lease *lease =
-		oki_lease_known(index, ask->session, ask->lease_slot, ask->lease_id);
+		range->lease_slot == OKW_LEASES
+			? oki_lease_find(index, range->lease_id)
+			: oki_lease_known(index, ask->session, range->lease_slot, range->lease_id);
 	if (!lease || lease->namespace_id != ask->namespace_id)
 		return oki_fail(err, OKV_E_NOENT, OKV_STAGE_PREPARE,
-				"the lease has ended: its shares are spent, or it expired");
-	for (uint32_t i = 0; i < ask->range_count; i++) {
-		int rc = lease_group(lease, &ask->ranges[i], &at[i], err);
-		if (rc < 0)
-			return rc;
-		count += ask->ranges[i].count;
+				"stretch %u: the lease has ended: its shares are spent, or it "
+				"expired",
+				i);
+	index->scratch.parts[i].lease = lease;
+	if (range->group >= schema_groups)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
+				"stretch %u: group %u of a schema that has %u", i, range->group,
+				schema_groups);
+	if (range->count == 0)
+		return 0;
+	for (uint32_t k = 0; k < lease->group_count; k++) {
+		uint32_t first = lease->groups[k].first, count = lease->groups[k].count;
+		if (lease->groups[k].group != range->group)
+			continue;
+		if (range->first < first || range->count > count ||
+		    range->first - first > count - range->count)
+			return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
+					"stretch %u: blocks %u and %u more of group %u; the lease "
+					"holds %u from %u on",
+					i, range->first, range->count, range->group, count, first);
+		index->scratch.parts[i].group = k;
+		return 0;
 	}
-	struct oki_hold *hold = oki_hold_alloc(count);
+	return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
+			"stretch %u: the lease holds nothing of group %u", i, range->group);
+}
+
+/* Look at every stretch, so that the caller learns of all that fail. err is the first failure. */
+static int find_parts(struct oki_index *index, const struct oki_index_restore *ask,
+		      uint32_t schema_groups, struct okw_stretch_reply *replies,
+		      uint64_t *ret_count, struct okv_error *err)
+{
+	int rc = 0;
+
+	*ret_count = 0;
+	for (uint32_t i = 0; i < ask->range_count; i++) {
+		struct okv_error own;
+		replies[i] = (struct okw_stretch_reply){.blocks = ask->ranges[i].count};
+		replies[i].status = find_part(index, ask, i, schema_groups, rc ? &own : err);
+		if (replies[i].status && !rc)
+			rc = replies[i].status;
+		*ret_count += ask->ranges[i].count;
+	}
+	for (uint32_t i = 0; i < ask->range_count && rc; i++)
+		replies[i].blocks = 0;
+	if (!rc && *ret_count > OKW_MAX_OPERATION_BLOCKS)
+		rc = oki_fail(err, OKV_E_LIMIT, OKV_STAGE_PREPARE,
+			      "%llu blocks; one operation may have %u",
+			      (unsigned long long)*ret_count, OKW_MAX_OPERATION_BLOCKS);
+	return rc;
+}
+
+/* Add the blocks of one group, stretch after stretch. */
+static void hold_group(struct oki_index *index, const struct oki_index_restore *ask,
+		       struct oki_hold *hold, uint32_t group)
+{
+	uint32_t ordinal = 0;
+
+	for (uint32_t i = 0; i < ask->range_count; i++) {
+		const struct oki_index_range *range = &ask->ranges[i];
+		if (range->group != group || range->count == 0)
+			continue;
+		const struct oki_lease *lease = index->scratch.parts[i].lease;
+		uint32_t at = index->scratch.parts[i].group;
+		struct oki_block *const *blocks =
+			&lease->blocks[lease->groups[at].at + range->first -
+				       lease->groups[at].first];
+		hold->stretches[i].origin = (int64_t)range->first - ordinal;
+		for (uint32_t k = 0; k < range->count; k++) {
+			blocks[k]->holds++;
+			oki_hold_add(hold, blocks[k], i, ordinal++);
+		}
+	}
+}
+
+/* The blocks are held now, so the leases may end. Each is counted once, at the last stretch that
+ * names it. Returns how many lost a share. */
+static uint32_t spend_shares(struct oki_index *index, const struct oki_index_restore *ask)
+{
+	uint32_t spent = 0;
+
+	for (uint32_t i = 0; i < ask->range_count; i++) {
+		struct oki_lease *lease = index->scratch.parts[i].lease;
+		lease->uses++;
+		lease->spend |= !ask->ranges[i].keep;
+	}
+	for (uint32_t i = 0; i < ask->range_count; i++) {
+		struct oki_lease *lease = index->scratch.parts[i].lease;
+		if (--lease->uses > 0)
+			continue;
+		bool spend = lease->spend;
+		lease->spend = false;
+		spent += spend;
+		if (spend && --lease->consumers == 0)
+			oki_lease_end(index, lease);
+		else
+			oki_lease_renew(index, lease, ask->now_ns);
+	}
+	return spent;
+}
+
+static int hold_leases(struct oki_index *index, const struct oki_namespace *ns,
+		       const struct oki_index_restore *ask, struct oki_hold **ret_hold,
+		       struct okw_stretch_reply *ret_replies, uint32_t *ret_spent,
+		       struct okv_error *err)
+{
+	uint64_t count;
+	uint32_t seen = 0;
+
+	int rc = find_parts(index, ask, ns->schema.group_count, ret_replies, &count, err);
+	if (rc < 0)
+		return rc;
+	struct oki_hold *hold = oki_hold_alloc(count, ask->range_count);
 	if (!hold)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_PREPARE, "no memory for a hold");
 
 	hold->namespace_id = ask->namespace_id;
 	hold->rank_slot = ask->rank_slot;
-	hold->group_count = ask->range_count;
 	for (uint32_t i = 0; i < ask->range_count; i++) {
-		const struct oki_index_range *range = &ask->ranges[i];
-		hold->groups[i].group = range->group;
-		hold->groups[i].first = lease->groups[at[i]].first + range->first;
-		for (uint32_t k = 0; k < range->count; k++) {
-			struct oki_block *block =
-				lease->blocks[lease->groups[at[i]].at + range->first + k];
-			block->holds++;
-			oki_hold_add(hold, block, i, k);
-		}
+		hold->stretches[i].group = ask->ranges[i].group;
+		hold->stretches[i].begins = oki_sequence_begins(&seen, ask->ranges[i].group);
 	}
+	for (uint32_t g = 0; g < ns->schema.group_count; g++)
+		hold_group(index, ask, hold, g);
 	index->holds++;
-	/* The blocks are held now, so the lease may end. */
-	if (!ask->keep && --lease->consumers == 0)
-		oki_lease_end(index, lease);
-	else
-		oki_lease_renew(index, lease, ask->now_ns);
+	*ret_spent = spend_shares(index, ask);
 	*ret_hold = hold;
 	return 0;
 }
 
 int oki_index_restore_begin(struct oki_index *index, const struct oki_index_restore *ask,
-			    struct oki_hold **ret_hold, struct okv_error *err)
+			    struct oki_hold **ret_hold, struct okw_stretch_reply *ret_replies,
+			    uint32_t *ret_spent, struct okv_error *err)
 {
 	const struct oki_namespace *ns;
 	int rc = oki_namespace_find(index, ask->namespace_id, &ns, err);
@@ -114,13 +198,13 @@ int oki_index_restore_begin(struct oki_index *index, const struct oki_index_rest
 		rc = oki_rank_check(ns, ask->rank_slot, err);
 	if (rc < 0)
 		return rc;
-	if (ask->range_count > OKW_MAX_GROUPS)
+	if (ask->range_count > OKW_MAX_STRETCHES)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
-				"%u ranges; at most %u are possible", ask->range_count,
-				OKW_MAX_GROUPS);
+				"%u stretches; at most %u are possible", ask->range_count,
+				OKW_MAX_STRETCHES);
 	oki_index_lock(index);
 	oki_leases_expire(index, ask->now_ns);
-	rc = hold_lease(index, ask, ret_hold, err);
+	rc = hold_leases(index, ns, ask, ret_hold, ret_replies, ret_spent, err);
 	oki_index_unlock(index);
 	return rc;
 }
@@ -130,22 +214,33 @@ int oki_index_restore_begin(struct oki_index *index, const struct oki_index_rest
 static uint32_t block_tokens(struct oki_index *index, const struct oki_hold *hold, uint32_t i)
 {
 	const struct oki_namespace *ns = oki_namespace_get(index, hold->namespace_id);
-	return ns->schema.groups[hold->groups[i].group].block_tokens;
+	return ns->schema.groups[hold->stretches[i].group].block_tokens;
+}
+
+/* The stretch after the last of the sequence that begins with this one. */
+static uint32_t sequence_end(const struct oki_hold *hold, uint32_t first)
+{
+	uint32_t end = first + 1;
+	while (end < hold->stretch_count && !hold->stretches[end].begins)
+		end++;
+	return end;
 }
 
 static void release_sources(struct oki_index *index, struct oki_hold *hold)
 {
-	struct oki_walk walk = {0};
-	struct oki_block **blocks = hold->blocks;
-
-	for (uint32_t i = 0; i < hold->group_count; i++) {
-		oki_walk_add(&walk, blocks, hold->groups[i].count, hold->groups[i].first,
-			     block_tokens(index, hold, i));
-		blocks += hold->groups[i].count;
-	}
 	for (uint64_t i = 0; i < hold->count; i++)
 		hold->blocks[i]->holds--;
-	oki_walk_settle(index, &walk);
+	for (uint32_t i = 0; i < hold->stretch_count;) {
+		struct oki_walk walk = {0};
+		for (uint32_t end = sequence_end(hold, i); i < end; i++) {
+			const struct oki_hold_stretch *st = &hold->stretches[i];
+			if (st->count)
+				oki_walk_add(&walk, &hold->blocks[st->start], st->count,
+					     st->origin + hold->items[st->start].ordinal,
+					     block_tokens(index, hold, i));
+		}
+		oki_walk_settle(index, &walk);
+	}
 }
 
 static void seal(struct oki_index *index, struct oki_block *block, uint32_t rank)
@@ -159,19 +254,20 @@ static void seal(struct oki_index *index, struct oki_block *block, uint32_t rank
 }
 
 /*
- * Write before[left] and its ancestors into the row below *at, up to the first one that a row has
- * already. A hold lists a sequence in order, so the parent is usually the block before it.
+ * Write before[left] and its ancestors into `row` below *at and not below `floor`, up to the first
+ * one that a row has already. A hold lists a sequence in order, so the parent is usually the block
+ * before it.
  */
 static void add_ancestors(struct oki_index *index, struct oki_block **before, uint64_t left,
-			  struct oki_block **row, uint64_t *at)
+			  struct oki_block **row, uint32_t floor, uint32_t *at)
 {
 	struct oki_block *block = before[left];
 
-	while (block && !block->in_request && *at > 0) {
+	while (block && !block->in_request && *at > floor) {
 		struct oki_block *own = left > 0 ? before[left - 1] : NULL;
 		struct oki_block *likely =
 			block->listed ? oki_block_likely_parent(index, block) : own;
-		block->in_request = true;
+		block->in_request = OKI_ANCESTOR;
 		row[--*at] = block;
 		block = oki_table_parent(index, block, likely);
 		if (block && block == own)
@@ -179,40 +275,86 @@ static void add_ancestors(struct oki_index *index, struct oki_block **before, ui
 	}
 }
 
-/*
- * The sealed blocks become the most recently used, and their ancestors even more recently used:
- * otherwise a head would be evicted before its tail. Fills each scratch row from its end.
- */
-static void settle_sequences(struct oki_index *index, struct oki_hold *hold)
+/* Gather the blocks of a stretch and their ancestors in scratch, below *at. */
+static void gather(struct oki_index *index, struct oki_hold *hold, uint32_t i, uint32_t *at)
+{
+	const struct oki_hold_stretch *st = &hold->stretches[i];
+	const uint32_t end = *at, floor = end - OKI_ROW_BLOCKS;
+
+	index->scratch.gathered[i].count = 0;
+	if (st->count == 0)
+		return;
+	for (uint64_t k = st->count; k > 0; k--) {
+		struct oki_block *block = hold->blocks[st->start + k - 1];
+		block->holds--;
+		if (!block->in_request && *at == floor)
+			oki_block_settle(index, block);
+		add_ancestors(index, &hold->blocks[st->start], k - 1, index->scratch.turn, floor,
+			      at);
+	}
+	index->scratch.gathered[i] = (struct oki_gathered){
+		.at = *at,
+		.count = end - *at,
+		.end = st->origin + hold->items[st->start + st->count - 1].ordinal + 1,
+	};
+}
+
+static void settle_gathered(struct oki_index *index, struct oki_hold *hold, uint32_t first,
+			    uint32_t end)
 {
 	struct oki_walk walk = {0};
-	uint64_t end = 0;
 
-	for (uint32_t i = 0; i < hold->group_count; i++) {
-		struct oki_block **row = index->scratch.rows[i];
-		uint64_t at = OKI_ROW_BLOCKS;
-		uint64_t start = end;
-		end += hold->groups[i].count;
-		if (start == end)
-			continue;
-		for (uint64_t k = end; k > start; k--) {
-			struct oki_block *block = hold->blocks[k - 1];
-			if (!block->in_request && at == 0)
-				oki_block_settle(index, block);
-			add_ancestors(index, &hold->blocks[start], k - 1 - start, row, &at);
-		}
-		uint64_t count = OKI_ROW_BLOCKS - at;
-		int64_t tail = (int64_t)hold->groups[i].first + hold->items[end - 1].ordinal;
-		oki_walk_add(&walk, &row[at], count, tail + 1 - (int64_t)count,
-			     block_tokens(index, hold, i));
+	for (uint32_t i = first; i < end; i++) {
+		const struct oki_gathered *row = &index->scratch.gathered[i];
+		oki_walk_add(&walk, &index->scratch.turn[row->at], row->count,
+			     row->end - row->count, block_tokens(index, hold, i));
 	}
 	oki_walk_settle(index, &walk);
 }
 
+/*
+ * The sealed blocks become the most recently used, and their ancestors even more recently used:
+ * otherwise a head would be evicted before its tail. Sequences are gathered from the last to the
+ * first and settled from the first to the last, so that an ancestor which several share is settled
+ * behind all of them. When the work space may be full, settle and let others have the mutex; the
+ * blocks are held until their turn.
+ */
+static void settle_sequences(struct oki_index *index, struct oki_hold *hold)
+{
+	uint32_t left = hold->stretch_count;
+
+	while (left > 0) {
+		uint32_t at = OKI_TURN_BLOCKS, first = left, end = left;
+		while (first > 0) {
+			uint32_t last = first;
+			while (!hold->stretches[--first].begins)
+				;
+			if (last < end && at < (last - first) * OKI_ROW_BLOCKS) {
+				first = last;
+				break;
+			}
+			for (uint32_t i = first; i < last; i++)
+				gather(index, hold, i, &at);
+		}
+		for (uint32_t i = first; i < end;) {
+			uint32_t next = sequence_end(hold, i);
+			settle_gathered(index, hold, i, next);
+			i = next;
+		}
+		left = first;
+		if (left > 0) {
+			oki_index_unlock(index);
+			oki_index_lock(index);
+		}
+	}
+}
+
 static void seal_all(struct oki_index *index, struct oki_hold *hold)
 {
-	for (uint64_t i = 0; i < hold->count; i++)
+	for (uint64_t i = 0; i < hold->count; i++) {
 		seal(index, hold->blocks[i], hold->rank_slot);
+		hold->blocks[i]->holds++;
+	}
 	index->published_blocks += hold->count;
 	settle_sequences(index, hold);
 }

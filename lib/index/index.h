@@ -83,37 +83,41 @@ uint64_t oki_index_expire(struct oki_index *index, uint64_t now_ns);
 
 /* ---- grants ---- */
 
+/* A stretch of a restore: blocks of one lease. */
 struct oki_index_range {
 	uint32_t group;
-	uint32_t first;
+	uint32_t first; /* position in the sequence */
 	uint32_t count;
+	bool keep;		 /* spend no share for this stretch */
+	uint32_t lease_slot;	 /* OKW_LEASES: find the lease by its id alone */
+	const uint8_t *lease_id; /* 16 bytes */
 };
 
 struct oki_index_restore {
 	uint32_t namespace_id;
 	uint32_t session;
 	uint32_t rank_slot;
-	uint32_t lease_slot;
-	uint8_t lease_id[16];
-	bool keep; /* spend no share */
-	uint32_t range_count;
+	uint32_t range_count; /* up to OKW_MAX_STRETCHES */
 	const struct oki_index_range *ranges;
 	uint64_t now_ns;
 };
 
-/* One block of a hold, in request order. */
+/* One block of a hold. */
 struct oki_hold_block {
 	const struct oki_allocation *allocation;
-	uint32_t request_group; /* index of the range or keys */
-	uint32_t ordinal;	/* index in that range or those keys */
+	uint32_t group;
+	uint32_t ordinal; /* among all blocks of the group that the request names, in its order */
 };
 
 /*
- * Check the restore, then put its blocks into a new hold and spend a share of the lease (unless
- * keep). On failure nothing changed.
+ * Check every stretch, then put their blocks, group after group, into a new hold and spend a share
+ * of each lease that a stretch without keep names; *ret_spent is the number of these leases. All
+ * leases that stay are renewed. On failure nothing changed, and ret_replies (range_count entries)
+ * has the status of every stretch.
  */
 int oki_index_restore_begin(struct oki_index *index, const struct oki_index_restore *ask,
-			    struct oki_hold **ret_hold, struct okv_error *err);
+			    struct oki_hold **ret_hold, struct okw_stretch_reply *ret_replies,
+			    uint32_t *ret_spent, struct okv_error *err);
 
 struct oki_index_publish_keys {
 	struct oki_index_keys keys;
@@ -125,25 +129,21 @@ struct oki_index_publish {
 	uint32_t namespace_id;
 	uint32_t session;
 	uint32_t rank_slot;
-	int32_t node; /* NUMA node for the new allocations, -1: any */
-	uint32_t group_count;
+	int32_t node;	      /* NUMA node for the new allocations, -1: any */
+	uint32_t group_count; /* stretches, up to OKW_MAX_STRETCHES; sequences as in wire.h */
 	const struct oki_index_publish_keys *groups;
 	uint64_t now_ns;
 };
 
-struct oki_publish_counts {
-	uint64_t present;
-	uint64_t in_progress;
-	uint64_t not_stored;
-};
-
 /*
  * Allocate this rank's slot for every key that has none, and evict blocks to make space. Skip keys
- * that are stored or being stored. Stop at the first key for which there is no space. The hold has
- * no blocks if nothing was missing. OKV_E_NOSPACE: slots were missing and none could be allocated.
+ * that are stored or being stored, or that an earlier stretch names. Stop at the first key for
+ * which there is no space; groups are served in ascending order. The hold has no blocks if nothing
+ * was missing. ret_replies has group_count entries. OKV_E_NOSPACE: slots were missing and none
+ * could be allocated.
  */
 int oki_index_publish_begin(struct oki_index *index, const struct oki_index_publish *ask,
-			    struct oki_hold **ret_hold, struct oki_publish_counts *ret_counts,
+			    struct oki_hold **ret_hold, struct okw_stretch_reply *ret_replies,
 			    struct okv_error *err);
 
 const struct oki_hold_block *oki_hold_blocks(const struct oki_hold *hold, uint64_t *ret_count);

@@ -22,6 +22,8 @@
 /* Parents that one request follows from its first block. */
 #define OKI_MAX_ANCESTORS OKW_MAX_BLOCKS
 #define OKI_ROW_BLOCKS (OKI_MAX_ANCESTORS + OKW_MAX_BLOCKS)
+/* Blocks that one hold of the mutex works on, ancestors included. */
+#define OKI_TURN_BLOCKS (OKW_MAX_GROUPS * OKI_ROW_BLOCKS)
 /* Keys that one oki_table_find() looks up. */
 #define OKI_BATCH_KEYS 64u
 /* Extents that one request may look at in vain while it looks for holes: about a millisecond. */
@@ -77,14 +79,18 @@ struct oki_block {
 	uint8_t group;
 	uint8_t key_bytes;
 	uint8_t slot_count;
-	uint8_t filled;		/* slots that are not NULL: sealed or being written */
-	_Atomic uint8_t usable; /* every slot is sealed; never becomes 0 again */
-	uint8_t listed;		/* 0: not in oki_index.lru; else oki_index.era then */
-	uint8_t in_request;	/* the call in progress names it, so it must not be evicted */
-	uint8_t quarantined;	/* its bytes are counted as quarantined */
+	uint8_t filled : 7;	 /* slots that are not NULL: sealed or being written */
+	uint8_t quarantined : 1; /* its bytes are counted as quarantined */
+	_Atomic uint8_t usable;	 /* every slot is sealed; never becomes 0 again */
+	uint8_t listed;		 /* 0: not in oki_index.lru; else oki_index.era then */
+	/* Not 0: the call in progress names it, so it must not be evicted. A publish writes the
+	 * number of the stretch that names it first, from 1 on, or OKI_ANCESTOR. */
+	uint16_t in_request;
 	uint8_t key[OKW_MAX_KEY_BYTES];
 	struct oki_allocation *slots[];
 };
+#define OKI_ANCESTOR UINT16_MAX
+static_assert(OKW_MAX_STRETCHES < OKI_ANCESTOR, "in_request");
 #define OKI_BLOCK_BYTES(slots) (sizeof(struct oki_block) + (slots) * sizeof(void *))
 static_assert(OKI_BLOCK_BYTES(1) <= 112, "millions of these");
 /* The table has about one bucket head per block. */
@@ -133,6 +139,8 @@ struct oki_lease {
 	uint32_t namespace_id;
 	uint32_t consumers;
 	uint32_t shortened;
+	uint32_t uses; /* stretches of the call in progress that name it and are to be counted */
+	bool spend;    /* one of them spends a share */
 	uint32_t group_count;
 	struct {
 		uint32_t group;
@@ -157,27 +165,67 @@ struct oki_session {
 	struct oki_lease_slot slots[OKW_LEASES];
 };
 
+/* The blocks of one stretch of the request are adjacent in the hold. */
+struct oki_hold_stretch {
+	uint32_t group;
+	bool begins;	/* it begins a sequence */
+	int64_t origin; /* position in the sequence, minus ordinal, of each of its blocks */
+	uint64_t start; /* in items */
+	uint64_t count;
+};
+
 struct oki_hold {
 	struct cds_list_head link; /* in oki_index.quarantine */
 	bool publish;
 	uint32_t namespace_id;
 	uint32_t rank_slot;
-	uint32_t group_count;
-	struct {
-		uint32_t group;
-		uint32_t first; /* position in the sequence of ordinal 0 */
-		uint64_t count; /* items of this request group */
-	} groups[OKW_MAX_GROUPS];
-	uint64_t count;		   /* items */
-	struct oki_block **blocks; /* blocks[i] belongs to items[i] */
-	struct oki_hold_block items[];
+	uint32_t stretch_count;
+	struct oki_hold_stretch *stretches; /* as the request orders them */
+	uint64_t count;			    /* items */
+	struct oki_block **blocks;	    /* blocks[i] belongs to items[i] */
+	struct oki_hold_block items[];	    /* group after group, ascending */
+};
+
+/* A stretch of a publish that is prepared. */
+struct oki_named {
+	uint32_t at;	 /* of its first block, in oki_scratch.named */
+	uint32_t count;	 /* blocks named so far */
+	uint32_t before; /* of the parent of its first block, in oki_scratch.ancestors */
+	uint32_t before_count;
+	uint32_t missing; /* blocks whose slot must be allocated */
+	bool begins;
+};
+
+/* A stretch whose blocks and ancestors are gathered in oki_scratch.turn. */
+struct oki_gathered {
+	uint32_t at;
+	uint32_t count;
+	int64_t end; /* position behind the last */
 };
 
 /* Work space of the call that holds the mutex. */
 struct oki_scratch {
-	/* A sequence per request group: first ancestors, then the blocks of the request's keys. */
-	struct oki_block *rows[OKW_MAX_GROUPS][OKI_ROW_BLOCKS];
-	struct oki_allocation *allocations[OKW_MAX_BLOCKS];
+	union {
+		/* Lookup: the blocks of each group's keys. */
+		struct oki_block *rows[OKW_MAX_GROUPS][OKI_ROW_BLOCKS];
+		struct { /* publish */
+			struct oki_block *named[OKW_MAX_OPERATION_BLOCKS];
+			struct oki_block *ancestors[OKW_MAX_OPERATION_BLOCKS];
+		};
+		struct oki_block *turn[OKI_TURN_BLOCKS]; /* the end of a publish */
+	};
+	union {
+		struct { /* publish */
+			struct oki_allocation *allocations[OKW_MAX_OPERATION_BLOCKS];
+			uint8_t again[OKW_MAX_OPERATION_BLOCKS]; /* 1: named before */
+			struct oki_named stretches[OKW_MAX_STRETCHES];
+		};
+		struct oki_gathered gathered[OKW_MAX_STRETCHES];
+		struct { /* restore, for each stretch */
+			struct oki_lease *lease;
+			uint32_t group; /* in the lease; not valid without blocks */
+		} parts[OKW_MAX_STRETCHES];
+	};
 	/* [group][i]: among the group's first i blocks, how many no lease pins (unpinned), and how
 	 * many no lease of this session's account pins (uncharged). */
 	uint32_t unpinned[OKW_MAX_GROUPS][OKW_MAX_BLOCKS + 1];
@@ -240,7 +288,8 @@ void oki_namespaces_fini(struct oki_index *index);
 int oki_namespace_find(struct oki_index *index, uint32_t id, const struct oki_namespace **ret_ns,
 		       struct okv_error *err);
 int oki_rank_check(const struct oki_namespace *ns, uint32_t rank_slot, struct okv_error *err);
-/* Check that the group is known and not in *groups_seen yet, and check count and key size. */
+/* Check that the group is known and not in *groups_seen yet, and check count and key size.
+ * groups_seen NULL: a group may come again. */
 int oki_keys_check(const struct oki_namespace *ns, const struct oki_index_keys *keys,
 		   uint32_t *groups_seen, struct okv_error *err);
 
@@ -308,12 +357,17 @@ struct oki_walk {
 		uint64_t left;
 		int64_t end_token;
 		uint32_t block_tokens;
+		struct oki_block **before; /* ancestors of blocks[0], the nearest first */
+		uint64_t before_left;
 	} rows[OKW_MAX_GROUPS];
 };
 
-/* blocks: in sequence order; first: position of blocks[0] in the sequence. */
+/* blocks: in sequence order, NULL entries are passed over; first: position of blocks[0] in the
+ * sequence. */
 void oki_walk_add(struct oki_walk *walk, struct oki_block **blocks, uint64_t count, int64_t first,
 		  uint32_t block_tokens);
+/* Ancestors of the first block that was added last, the nearest first. */
+void oki_walk_add_before(struct oki_walk *walk, struct oki_block **before, uint64_t count);
 struct oki_block *oki_walk_next(struct oki_walk *walk);
 
 /*
@@ -384,16 +438,27 @@ void oki_lease_renew(struct oki_index *index, struct oki_lease *lease, uint64_t 
 void oki_lease_reply(const struct oki_lease *lease, uint32_t slot,
 		     struct okw_lookup_reply *ret_reply);
 /* The lease in this slot of the session; NULL: none, ended, or with another id. */
+struct oki_lease *oki_lease_find(struct oki_index *index, const uint8_t id[16]);
 struct oki_lease *oki_lease_known(struct oki_index *index, uint32_t session, uint32_t slot,
 				  const uint8_t id[16]);
 void oki_leases_expire(struct oki_index *index, uint64_t now_ns);
 
 /* ---- hold.c ---- */
 
-/* An empty hold with room for `capacity` blocks. NULL: no memory. */
-struct oki_hold *oki_hold_alloc(uint64_t capacity);
-void oki_hold_add(struct oki_hold *hold, struct oki_block *block, uint32_t request_group,
+/* An empty hold with room for `capacity` blocks, and stretches to be filled. NULL: no memory. */
+struct oki_hold *oki_hold_alloc(uint64_t capacity, uint32_t stretch_count);
+/* Blocks are added group after group, and stretch after stretch within a group. */
+void oki_hold_add(struct oki_hold *hold, struct oki_block *block, uint32_t stretch,
 		  uint32_t ordinal);
+/* Does a stretch of this group begin a sequence? *seen: the groups of the sequence so far, first
+ * 0. */
+static inline bool oki_sequence_begins(uint32_t *seen, uint32_t group)
+{
+	uint32_t bit = 1u << group;
+	bool begins = !*seen || *seen & bit;
+	*seen = begins ? bit : *seen | bit;
+	return begins;
+}
 void oki_holds_fini(struct oki_index *index);
 
 static inline void oki_index_lock(struct oki_index *index)

@@ -47,7 +47,7 @@ static struct cds_list_head *bucket(struct oki_index *index, const uint8_t id[16
 	return &index->lease_buckets[bits & (OKI_LEASE_BUCKETS - 1)];
 }
 
-static struct oki_lease *find(struct oki_index *index, const uint8_t id[16])
+struct oki_lease *oki_lease_find(struct oki_index *index, const uint8_t id[16])
 {
 	struct oki_lease *lease;
 	cds_list_for_each_entry (lease, bucket(index, id), bucket) {
@@ -213,7 +213,7 @@ static int open_locked(struct oki_index *index, uint32_t namespace_id, uint32_t 
 		       struct okv_error *err)
 {
 	oki_leases_expire(index, now_ns);
-	struct oki_lease *lease = find(index, id);
+	struct oki_lease *lease = oki_lease_find(index, id);
 	if (!lease || lease->namespace_id != namespace_id)
 		return oki_fail(
 			err, OKV_E_NOENT, OKV_STAGE_PREPARE,

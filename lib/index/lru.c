@@ -14,19 +14,35 @@ void oki_walk_add(struct oki_walk *walk, struct oki_block **blocks, uint64_t cou
 	walk->rows[row].block_tokens = block_tokens;
 }
 
+void oki_walk_add_before(struct oki_walk *walk, struct oki_block **before, uint64_t count)
+{
+	walk->rows[walk->count - 1].before = before;
+	walk->rows[walk->count - 1].before_left = count;
+}
+
 struct oki_block *oki_walk_next(struct oki_walk *walk)
 {
-	uint32_t best = walk->count;
-	for (uint32_t i = 0; i < walk->count; i++) {
-		if (walk->rows[i].left == 0)
-			continue;
-		if (best == walk->count || walk->rows[i].end_token > walk->rows[best].end_token)
-			best = i;
+	struct oki_block *block = NULL;
+	while (!block) {
+		uint32_t best = walk->count;
+		for (uint32_t i = 0; i < walk->count; i++) {
+			if (walk->rows[i].left == 0 && walk->rows[i].before_left == 0)
+				continue;
+			if (best == walk->count ||
+			    walk->rows[i].end_token > walk->rows[best].end_token)
+				best = i;
+		}
+		if (best == walk->count)
+			return NULL;
+		walk->rows[best].end_token -= walk->rows[best].block_tokens;
+		if (walk->rows[best].left) {
+			block = walk->rows[best].blocks[--walk->rows[best].left];
+		} else {
+			block = *walk->rows[best].before++;
+			walk->rows[best].before_left--;
+		}
 	}
-	if (best == walk->count)
-		return NULL;
-	walk->rows[best].end_token -= walk->rows[best].block_tokens;
-	return walk->rows[best].blocks[--walk->rows[best].left];
+	return block;
 }
 
 static struct oki_block *neighbour(const struct oki_index *index, const struct oki_block *block,

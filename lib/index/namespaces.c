@@ -131,7 +131,7 @@ int oki_keys_check(const struct oki_namespace *ns, const struct oki_index_keys *
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
 				"group %u of a schema that has %u", keys->group,
 				ns->schema.group_count);
-	if (*groups_seen & 1u << keys->group)
+	if (groups_seen && *groups_seen & 1u << keys->group)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE, "group %u is named twice",
 				keys->group);
 	if (keys->count == 0 || keys->count > OKW_MAX_BLOCKS)
@@ -142,6 +142,7 @@ int oki_keys_check(const struct oki_namespace *ns, const struct oki_index_keys *
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE,
 				"keys of %u bytes for group %u; 1 to %u are possible",
 				keys->key_bytes, keys->group, OKW_MAX_KEY_BYTES);
-	*groups_seen |= 1u << keys->group;
+	if (groups_seen)
+		*groups_seen |= 1u << keys->group;
 	return 0;
 }

@@ -17,21 +17,32 @@ struct request_ctx {
 
 static void refuse(const struct request_ctx *a, const struct okv_error *why)
 {
-	oki_mgr_done(a->s, a->i, a->tag, a->reply_offset, NULL, 0, why->status, why->text);
+	oki_mgr_done(a->s, a->i, a->tag, a->reply_offset, NULL, 0, 0, why->status, why->text);
 }
 
 static void answer_lookup_reply(const struct request_ctx *a, const struct okw_lookup_reply *reply)
 {
-	oki_mgr_done(a->s, a->i, a->tag, a->reply_offset, reply, sizeof(*reply), 0, "");
+	oki_mgr_done(a->s, a->i, a->tag, a->reply_offset, reply, sizeof(*reply), 0, 0, "");
 	if (reply->lease_slot != OKW_LEASES)
 		oki_mgr_wake_retire(a->s->manager);
+}
+
+/* Write what became of each stretch behind the reply. The engine reads it after the next move of
+ * the record, and nothing of it changes afterwards. */
+static void write_stretches(const struct request_ctx *a, const struct okw_stretch_reply *replies)
+{
+	__builtin_memcpy(a->s->channel.requests + a->reply_offset +
+				 sizeof(struct okw_transfer_reply),
+			 replies, a->request->head.group_count * sizeof(replies[0]));
 }
 
 static void answer_transfer_reply(const struct request_ctx *a,
 				  const struct okw_transfer_reply *reply, int status,
 				  const char *text)
 {
-	oki_mgr_done(a->s, a->i, a->tag, a->reply_offset, reply, sizeof(*reply), status, text);
+	oki_mgr_done(a->s, a->i, a->tag, a->reply_offset, reply, sizeof(*reply),
+		     oki_mgr_whole_reply_bytes(a->request) - (uint32_t)sizeof(*reply), status,
+		     text);
 }
 
 static void lookup(const struct request_ctx *a)
@@ -88,18 +99,18 @@ static void init_op(const struct request_ctx *a, struct oki_hold *hold, struct o
 		.tag = a->tag,
 		.hold = hold,
 		.reply_offset = a->reply_offset,
-		.group_count = r->head.group_count,
+		.reply_bytes = oki_mgr_whole_reply_bytes(r),
+		.group_count = schema->group_count,
 	};
 
 	op.blocks = oki_hold_blocks(hold, &op.block_count);
 	oki_mgr_plan_size(a->s->manager, op.block_count, &op.reply.part_total, &op.plan_bytes);
 	op.reply.blocks = op.block_count;
-	/* The index accepted these groups, so the schema has them. Registration checked that their
-	 * sizes fit 32 bits. */
+	/* Registration checked that these sizes fit 32 bits. */
 	for (uint32_t g = 0; g < op.group_count; g++)
-		op.payload[g] = (uint32_t)schema->groups[r->groups[g].group].payload_bytes;
+		op.payload[g] = (uint32_t)schema->groups[g].payload_bytes;
 	for (uint64_t b = 0; b < op.block_count; b++)
-		op.ends[op.blocks[b].request_group] = (uint32_t)b + 1;
+		op.ends[op.blocks[b].group] = (uint32_t)b + 1;
 	*ret_op = op;
 }
 
@@ -124,11 +135,10 @@ static int check_operation_budget(const struct request_ctx *a, struct okv_error 
 			(unsigned long long)m->opts.operation_plan_bytes);
 }
 
-static void restore_held(const struct request_ctx *a, struct oki_hold *hold,
+static void restore_held(const struct request_ctx *a, struct oki_hold *hold, uint32_t spent,
 			 struct oki_mgr_device *device)
 {
 	struct oki_mgr_session *s = a->s;
-	bool spent = !(a->request->head.flags & OKW_REQUEST_KEEP);
 	struct oki_mgr_op op;
 
 	init_op(a, hold, &op);
@@ -168,27 +178,31 @@ static void restore(const struct request_ctx *a)
 	const struct oki_mgr_request *r = a->request;
 	struct okv_manager *m = a->s->manager;
 	const struct oki_mgr_binding *binding = oki_mgr_session_binding(a->s, r->head.binding_id);
-	struct oki_index_range ranges[OKW_MAX_GROUPS];
+	struct oki_index_range ranges[OKW_MAX_STRETCHES];
+	struct okw_stretch_reply replies[OKW_MAX_STRETCHES];
 	struct oki_hold *hold;
 	struct okv_error err;
+	uint32_t spent;
 
-	for (uint32_t g = 0; g < r->head.group_count; g++)
-		ranges[g] = (struct oki_index_range){
-			.group = r->groups[g].group,
-			.first = r->groups[g].first,
-			.count = r->groups[g].count,
+	for (uint32_t i = 0; i < r->head.group_count; i++) {
+		ranges[i] = (struct oki_index_range){
+			.group = r->parts[i].group,
+			.first = r->parts[i].first,
+			.count = r->parts[i].count,
+			.keep = r->parts[i].flags & OKW_PART_KEEP,
+			.lease_slot = r->parts[i].lease_slot,
+			.lease_id = r->parts[i].lease_id,
 		};
-	struct oki_index_restore ask = {
+		replies[i] = (struct okw_stretch_reply){0};
+	}
+	const struct oki_index_restore ask = {
 		.namespace_id = r->head.namespace_id,
 		.session = a->s->slot,
 		.rank_slot = binding->rank_slot,
-		.lease_slot = r->head.lease_slot,
-		.keep = r->head.flags & OKW_REQUEST_KEEP,
 		.range_count = r->head.group_count,
 		.ranges = ranges,
 		.now_ns = oki_now_ns(),
 	};
-	__builtin_memcpy(ask.lease_id, r->head.lease_id, sizeof(ask.lease_id));
 
 	if (check_operation_budget(a, &err)) {
 		refuse(a, &err);
@@ -201,24 +215,30 @@ static void restore(const struct request_ctx *a)
 		refuse(a, &err);
 		return;
 	}
-	if (oki_index_restore_begin(m->index, &ask, &hold, &err)) {
+	int rc = oki_index_restore_begin(m->index, &ask, &hold, replies, &spent, &err);
+	write_stretches(a, replies);
+	if (rc) {
+		const struct okw_transfer_reply none = {0};
 		oki_mgr_permit_give(&m->permits, binding->device);
-		refuse(a, &err);
+		answer_transfer_reply(a, &none, err.status, err.text);
 		return;
 	}
-	restore_held(a, hold, binding->device);
+	restore_held(a, hold, spent, binding->device);
 }
 
 static void publish_held(const struct request_ctx *a, struct oki_hold *hold,
-			 const struct oki_publish_counts *counts)
+			 const struct okw_stretch_reply *replies)
 {
 	struct oki_mgr_session *s = a->s;
 	struct oki_mgr_op op;
 
 	init_op(a, hold, &op);
-	op.reply.present = counts->present;
-	op.reply.in_progress = counts->in_progress;
-	op.reply.not_stored = counts->not_stored;
+	for (uint32_t i = 0; i < a->request->head.group_count; i++) {
+		op.reply.present += replies[i].present;
+		op.reply.in_progress += replies[i].in_progress;
+		op.reply.not_stored += replies[i].not_stored;
+	}
+	write_stretches(a, replies);
 	if (!op.block_count) {
 		oki_mgr_release_ungranted(s, a->i, a->tag, hold);
 		answer_transfer_reply(a, &op.reply, 0, "");
@@ -237,8 +257,8 @@ static void publish_held(const struct request_ctx *a, struct oki_hold *hold,
 static void publish(const struct request_ctx *a)
 {
 	const struct oki_mgr_request *r = a->request;
-	struct oki_index_publish_keys keys[OKW_MAX_GROUPS];
-	struct oki_publish_counts counts;
+	struct oki_index_publish_keys keys[OKW_MAX_STRETCHES];
+	struct okw_stretch_reply replies[OKW_MAX_STRETCHES];
 	struct oki_hold *hold;
 	struct okv_error err;
 
@@ -267,11 +287,11 @@ static void publish(const struct request_ctx *a)
 		return;
 	}
 	if (check_operation_budget(a, &err) ||
-	    oki_index_publish_begin(a->s->manager->index, &ask, &hold, &counts, &err)) {
+	    oki_index_publish_begin(a->s->manager->index, &ask, &hold, replies, &err)) {
 		refuse(a, &err);
 		return;
 	}
-	publish_held(a, hold, &counts);
+	publish_held(a, hold, replies);
 }
 
 void oki_mgr_answer(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t reply_offset,

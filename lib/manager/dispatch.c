@@ -93,6 +93,8 @@ static void take_request(struct oki_mgr_session *s, uint32_t i, uint64_t tag, ui
 		return;
 	}
 	wrong = check_request(s, &ask, &request.head);
+	if (!wrong && ask.capacity < oki_mgr_whole_reply_bytes(&request))
+		wrong = "no room for the replies of its stretches";
 	if (wrong) {
 		oki_mgr_session_fail(s, "record %u: %s", i, wrong);
 		return;

@@ -24,13 +24,14 @@ static void write_result(struct okw_record *record, uint32_t reply_bytes, int st
 }
 
 void oki_mgr_done(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t reply_offset,
-		  const void *reply, uint32_t reply_bytes, int status, const char *text)
+		  const void *reply, uint32_t reply_bytes, uint32_t more_bytes, int status,
+		  const char *text)
 {
 	struct okw_record *record = oki_mgr_record(s, i);
 
 	if (reply)
 		memcpy(s->channel.requests + reply_offset, reply, reply_bytes);
-	write_result(record, reply ? reply_bytes : 0, status, text);
+	write_result(record, reply ? reply_bytes + more_bytes : 0, status, text);
 	if (!oki_move(record, &tag, OKW_DONE, OKI_MOVER_MANAGER)) {
 		oki_mgr_session_fail(s, "record %u left Preparing on its own", i);
 		return;
@@ -107,7 +108,8 @@ static void end_waiting(struct oki_mgr_session *s, uint32_t i, int status, const
 	oki_mgr_waiting_remove(s, i);
 	clear_op(s, i);
 	oki_mgr_release_ungranted(s, i, op.tag, op.hold);
-	oki_mgr_done(s, i, op.tag, op.reply_offset, &op.reply, sizeof(op.reply), status, text);
+	oki_mgr_done(s, i, op.tag, op.reply_offset, &op.reply, sizeof(op.reply),
+		     op.reply_bytes - (uint32_t)sizeof(op.reply), status, text);
 }
 
 /* False: the engine claimed the grant first. */
@@ -119,7 +121,7 @@ static bool revoke(struct oki_mgr_session *s, uint32_t i, int status, const char
 	struct oki_proof proof;
 
 	/* Harmless if the revoke fails: nobody reads these before Revoked or Reaped. */
-	write_result(record, sizeof(op->reply), status, text);
+	write_result(record, op->reply_bytes, status, text);
 	if (!oki_proof_revoke(record, &tag, &proof))
 		return false;
 	oki_hold_release(s->manager->index, op->hold, &proof);
@@ -169,7 +171,7 @@ static void reap(struct oki_mgr_session *s, uint32_t i, uint64_t tag)
 	 * blocks. */
 	oki_hold_release(m->index, op->hold, &proof);
 	memcpy(s->channel.requests + op->reply_offset, &op->reply, sizeof(op->reply));
-	write_result(record, sizeof(op->reply), status, "");
+	write_result(record, op->reply_bytes, status, "");
 	clear_op(s, i);
 	if (!oki_move(record, &tag, OKW_REAPED, OKI_MOVER_MANAGER)) {
 		oki_mgr_session_fail(s, "record %u left Drained on its own", i);

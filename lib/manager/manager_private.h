@@ -36,27 +36,40 @@
 #define OKI_MGR_REREAD_NS 100000000ull /* all records are read this often while one is in use */
 #define OKI_MGR_TURN 8u		       /* records served before the next session's turn */
 #define OKI_MGR_NONE UINT32_MAX	       /* no record */
-#define OKI_MGR_REQUEST_MAX                                              \
-	((uint32_t)(sizeof(struct okw_request) +                         \
-		    OKW_MAX_GROUPS * (sizeof(struct okw_request_group) + \
-				      (OKW_MAX_BLOCKS + 1u) * OKW_MAX_KEY_BYTES)))
+#define OKI_MGR_REQUEST_MAX                                                    \
+	((uint32_t)(sizeof(struct okw_request) +                               \
+		    OKW_MAX_STRETCHES * (sizeof(struct okw_request_group) +    \
+					 OKW_MAX_KEY_BYTES /* the parent */) + \
+		    OKW_MAX_OPERATION_BLOCKS * OKW_MAX_KEY_BYTES))
+static_assert(OKI_MGR_REQUEST_MAX >= sizeof(struct okw_request) +
+					     OKW_MAX_STRETCHES * sizeof(struct okw_restore_part),
+	      "a restore is no larger");
 
 /* ---- requests (request.c) ---- */
 
+/* Only the first head.group_count entries of the arrays are valid. */
 struct oki_mgr_request {
 	struct okw_request head;
-	struct okw_request_group groups[OKW_MAX_GROUPS];
-	const uint8_t *parents[OKW_MAX_GROUPS]; /* borrowed from the bytes; NULL: none */
-	const uint8_t *keys[OKW_MAX_GROUPS];	/* borrowed from the bytes */
-	uint64_t blocks;			/* sum of the groups' counts */
+	uint64_t blocks; /* sum of the counts */
+	union {
+		struct okw_restore_part parts[OKW_MAX_STRETCHES]; /* restore */
+		struct {					  /* lookup, publish */
+			struct okw_request_group groups[OKW_MAX_STRETCHES];
+			const uint8_t *parents[OKW_MAX_STRETCHES]; /* borrowed; NULL: none */
+			const uint8_t *keys[OKW_MAX_STRETCHES];	   /* borrowed */
+		};
+	};
 };
 
 /* Check every size and count of a request. bytes must be a private copy, which the engine cannot
- * change. OKV_E_PROTOCOL: err says what is invalid. */
+ * change. OKV_E_PROTOCOL: err says what is invalid, and ret_request is undefined. */
 int oki_mgr_request_decode(const uint8_t *bytes, uint32_t size, struct oki_mgr_request *ret_request,
 			   struct okv_error *err);
-/* Bytes of the reply to a request of this kind; 0: unknown kind. */
+/* Bytes of the reply to a request of this kind, without the replies of its stretches; 0: unknown
+ * kind. */
 uint32_t oki_mgr_reply_bytes(uint32_t kind);
+/* The same with them. */
+uint32_t oki_mgr_whole_reply_bytes(const struct oki_mgr_request *request);
 
 /* ---- restore permits, counted per device (permits.c) ---- */
 
@@ -95,14 +108,15 @@ struct oki_mgr_op {
 	struct oki_hold *hold;
 	const struct oki_hold_block *blocks; /* of the hold */
 	uint64_t block_count;
-	struct oki_mgr_device *permit; /* the device of its restore permit, or NULL */
-	uint64_t plan_bytes;	       /* counted in the session */
-	uint64_t deadline_ns;	       /* an unclaimed grant is revoked then */
-	uint32_t reply_offset;	       /* in the request area, checked */
-	uint32_t offered;	       /* parts */
-	uint32_t consumed;	       /* parts */
-	uint32_t group_count;
-	uint32_t payload[OKW_MAX_GROUPS]; /* bytes of one block, by request group */
+	struct oki_mgr_device *permit;	  /* the device of its restore permit, or NULL */
+	uint64_t plan_bytes;		  /* counted in the session */
+	uint64_t deadline_ns;		  /* an unclaimed grant is revoked then */
+	uint32_t reply_offset;		  /* in the request area, checked */
+	uint32_t reply_bytes;		  /* with the replies of the stretches, which are written */
+	uint32_t offered;		  /* parts */
+	uint32_t consumed;		  /* parts */
+	uint32_t group_count;		  /* of the schema; the two arrays below are by group */
+	uint32_t payload[OKW_MAX_GROUPS]; /* bytes of one block */
 	uint32_t ends[OKW_MAX_GROUPS];	  /* index after the group's last block; 0: no blocks */
 	bool closed;			  /* no more parts will be offered */
 	uint32_t slot_count;		  /* extents of the bank; part k uses k % slot_count */
@@ -331,9 +345,11 @@ void oki_mgr_waiting_remove(struct oki_mgr_session *s, uint32_t i);
 void oki_mgr_offer_more(struct oki_mgr_session *s, uint32_t i);
 
 /* grant_release.c [locked] */
-/* Write the result of a record and announce it as Done. reply may be NULL. */
+/* Write the result of a record and announce it as Done. reply may be NULL. more_bytes were written
+ * behind the reply before. */
 void oki_mgr_done(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_t reply_offset,
-		  const void *reply, uint32_t reply_bytes, int status, const char *text);
+		  const void *reply, uint32_t reply_bytes, uint32_t more_bytes, int status,
+		  const char *text);
 /* Copy op into the idle place of record i, which from then on owns what op names. */
 void oki_mgr_op_install(struct oki_mgr_session *s, uint32_t i, const struct oki_mgr_op *op);
 /* Release a hold whose record is still Preparing; quarantine it if the record is not. */

@@ -179,7 +179,7 @@ static void end_record(struct oki_mgr_session *s, uint32_t i, int status, const 
 		if (OKI_TAG_STATE(tag) == OKW_SUBMITTED)
 			oki_move(record, &tag, OKW_PREPARING, OKI_MOVER_MANAGER);
 		if (OKI_TAG_STATE(tag) == OKW_PREPARING)
-			oki_mgr_done(s, i, tag, 0, NULL, 0, status, text);
+			oki_mgr_done(s, i, tag, 0, NULL, 0, 0, status, text);
 		return;
 	case OKI_MGR_WAITING: oki_mgr_end_early(s, i, status, text); return;
 	case OKI_MGR_GRANTED:

@@ -16,7 +16,7 @@ static void fail_record(struct oki_mgr_session *s, uint32_t i, const char *what)
 void oki_mgr_plan_size(const struct okv_manager *m, uint64_t blocks, uint32_t *ret_parts,
 		       uint64_t *ret_bytes)
 {
-	/* blocks is bounded by OKW_MAX_GROUPS * OKW_MAX_BLOCKS */
+	/* blocks is bounded by OKW_MAX_OPERATION_BLOCKS */
 	uint64_t parts = (blocks + m->part_entries - 1) / m->part_entries;
 
 	*ret_parts = (uint32_t)parts;
@@ -28,11 +28,11 @@ static void encode_entry(const struct oki_mgr_op *op, const struct oki_hold_bloc
 {
 	const struct okw_plan_entry entry = {
 		.arena = oki_allocation_shard(block->allocation),
-		.request_group = block->request_group,
+		.group = block->group,
 		.allocation_id = oki_allocation_id(block->allocation),
 		.offset = oki_allocation_offset(block->allocation),
 		.ordinal = block->ordinal,
-		.bytes = op->payload[block->request_group],
+		.bytes = op->payload[block->group],
 	};
 	memcpy(to, &entry, sizeof(entry));
 }
@@ -136,7 +136,7 @@ static void grant_now(struct oki_mgr_session *s, uint32_t i)
 		return;
 	}
 	write_reply(s, op);
-	record->reply_bytes = sizeof(op->reply);
+	record->reply_bytes = op->reply_bytes;
 	if (!oki_move(record, &tag, OKW_GRANTED, OKI_MOVER_MANAGER)) {
 		fail_record(s, i, "left Preparing on its own");
 		return;

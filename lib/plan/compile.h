@@ -9,15 +9,15 @@
 struct oki_pair {
 	uint8_t *host;	  /* its payload in this process */
 	uint32_t region;  /* the mapped arena it lies in; a run never crosses two */
-	uint32_t ordinal; /* which block of the request group */
+	uint32_t ordinal; /* which block of the group, in the order of its pages */
 };
 
 /*
  * Cut each block into spans of constant page step, sort spans of one region and shape by page, and
  * join those at a constant distance in host memory and pages into runs. pages holds pages_per_block
- * entries per ordinal, all distinct. block_bytes is the least distance between two blocks. The
- * pitches of a run are at most max_pitch_bytes, for pages of stride max_page_stride too.
- * OKV_E_INVAL, OKV_E_NOMEM.
+ * entries per ordinal; a page may come again if it is only read. block_bytes is the least distance
+ * between two blocks. The pitches of a run are at most max_pitch_bytes, for pages of stride
+ * max_page_stride too. OKV_E_INVAL, OKV_E_NOMEM.
  */
 int oki_compile(struct oki_compile_scratch *scratch, const struct oki_pair *pairs,
 		uint32_t pair_count, const uint32_t *pages, uint32_t pages_per_block,

@@ -10,7 +10,7 @@
 
 #define OKW_MAGIC 0x564b424fu /* "OBKV" */
 #define OKW_BOOTSTRAP_VERSION 1u
-#define OKW_PROTOCOL_VERSION 1u
+#define OKW_PROTOCOL_VERSION 2u
 #define OKW_SCHEMA_VERSION 1u
 
 #define OKW_RECORDS 1024u
@@ -24,7 +24,9 @@
 #define OKW_TEXT_BYTES 88u
 #define OKW_MAX_GROUPS 8u
 #define OKW_MAX_KEY_BYTES 32u
-#define OKW_MAX_BLOCKS 4096u
+#define OKW_MAX_BLOCKS 4096u	/* of one stretch */
+#define OKW_MAX_STRETCHES 1024u /* of one publish or restore */
+#define OKW_MAX_OPERATION_BLOCKS (OKW_MAX_GROUPS * OKW_MAX_BLOCKS)
 #define OKW_MAX_SESSIONS 64u
 #define OKW_MAX_ARENAS 64u /* what one importer accepts */
 #define OKW_MAX_SHARDS 48u /* what a Manager creates, leaving room for replacements */
@@ -153,13 +155,14 @@ struct okw_request {
 	uint32_t kind;
 	uint32_t bytes; /* whole request, this head included */
 	uint32_t namespace_id;
-	uint32_t binding_id; /* 0 for lookups */
-	uint32_t flags;	     /* OKW_REQUEST_* */
-	uint32_t group_count;
+	uint32_t binding_id;  /* 0 for lookups */
+	uint32_t flags;	      /* OKW_REQUEST_* */
+	uint32_t group_count; /* entries that follow; publish, restore: stretches */
 	uint32_t consumers;   /* lookup */
-	uint32_t lease_slot;  /* restore: the lease slot in this session */
-	uint8_t lease_id[16]; /* restore, lease open */
-	/* followed by group_count okw_request_group, then the keys of each, packed */
+	uint32_t reserved;
+	uint8_t lease_id[16]; /* lease open */
+	/* lookup, publish: followed by group_count okw_request_group, then the keys of each,
+	 * packed. restore: followed by group_count okw_restore_part */
 };
 static_assert(sizeof(struct okw_request) == 72, "request size");
 static_assert(offsetof(struct okw_request, tag) == 16, "request layout");
@@ -167,18 +170,36 @@ static_assert(offsetof(struct okw_request, namespace_id) == 32, "request layout"
 static_assert(offsetof(struct okw_request, lease_id) == 56, "request layout");
 
 #define OKW_REQUEST_PEEK 0x1u
-#define OKW_REQUEST_KEEP 0x2u
 
+/* Keys of consecutive blocks of one group. A lookup names a group once. A publish may name it in
+ * many stretches: stretches that follow each other and are of different groups are one sequence,
+ * and a stretch of a group that the sequence has already begins the next. */
 struct okw_request_group {
 	uint32_t group;
-	uint32_t first; /* restore: block in the lease's range; publish: first position */
+	uint32_t first; /* publish: position of the first block in its sequence */
 	uint32_t count;
-	uint32_t key_bytes;    /* lookup, publish; 0 for restore */
+	uint32_t key_bytes;
 	uint32_t parent_bytes; /* publish: key_bytes or 0; the parent key precedes the keys */
 	uint32_t reserved;
 };
 static_assert(sizeof(struct okw_request_group) == 24, "request group size");
 static_assert(offsetof(struct okw_request_group, key_bytes) == 12, "request group layout");
+
+#define OKW_PART_KEEP 0x1u /* names its lease without spending a share */
+
+/* A stretch of a restore. Stretches may name the same lease: its share is spent once. */
+struct okw_restore_part {
+	uint32_t group;
+	uint32_t first;	     /* position in the sequence */
+	uint32_t count;	     /* 0: only the lease counts */
+	uint32_t flags;	     /* OKW_PART_* */
+	uint32_t lease_slot; /* the lease slot in this session; OKW_LEASES: found by id alone */
+	uint32_t reserved;
+	uint8_t lease_id[16];
+};
+static_assert(sizeof(struct okw_restore_part) == 40, "restore part size");
+static_assert(offsetof(struct okw_restore_part, lease_slot) == 16, "restore part layout");
+static_assert(offsetof(struct okw_restore_part, lease_id) == 24, "restore part layout");
 
 /* ---- replies: M writes them behind the request, before the state that announces them ---- */
 
@@ -207,20 +228,31 @@ struct okw_transfer_reply {
 	uint64_t present;     /* publish */
 	uint64_t in_progress; /* publish */
 	uint64_t not_stored;  /* publish */
-	uint32_t lease_spent; /* restore */
+	uint32_t lease_spent; /* restore: leases that lost a share */
 	uint32_t part_total;  /* at Granted: how many parts will be offered */
 	struct {
 		uint32_t offset; /* in the bank */
 		uint32_t bytes;
 	} part[2]; /* part k is at [k & 1]; rewritten only after part k - 2 is consumed */
+	/* followed by an okw_stretch_reply for each stretch, as the request orders them */
 };
 static_assert(sizeof(struct okw_transfer_reply) == 56, "transfer reply size");
 static_assert(offsetof(struct okw_transfer_reply, part_total) == 36, "transfer reply layout");
 static_assert(offsetof(struct okw_transfer_reply, part) == 40, "transfer reply layout");
 
+struct okw_stretch_reply {
+	int32_t status;	      /* restore: OKV_E_* of a stretch that cannot be granted */
+	uint32_t blocks;      /* in the plan */
+	uint32_t present;     /* publish; with the two below: the rest of the stretch */
+	uint32_t in_progress; /* publish: also a key of an earlier stretch */
+	uint32_t not_stored;  /* publish */
+};
+static_assert(sizeof(struct okw_stretch_reply) == 20, "stretch reply size");
+static_assert(offsetof(struct okw_stretch_reply, not_stored) == 16, "stretch reply layout");
+
 /*
- * A plan part: blocks, group after group. Pages are never sent: the engine keeps its own list, so
- * no plan can name a page that the engine did not offer.
+ * A plan part: blocks, group after group, ascending. Pages are never sent: the engine keeps its own
+ * list, so no plan can name a page that the engine did not offer.
  */
 struct okw_plan_head {
 	uint32_t magic;
@@ -231,7 +263,7 @@ struct okw_plan_head {
 	uint32_t record;
 	uint32_t part;
 	uint32_t entry_count;
-	uint32_t groups_done; /* bit g: no later part has an entry of request group g */
+	uint32_t groups_done; /* bit g: no later part has an entry of schema group g */
 };
 static_assert(sizeof(struct okw_plan_head) == 48, "plan head size");
 static_assert(offsetof(struct okw_plan_head, tag) == 24, "plan head layout");
@@ -239,11 +271,13 @@ static_assert(offsetof(struct okw_plan_head, entry_count) == 40, "plan head layo
 
 struct okw_plan_entry {
 	uint32_t arena;
-	uint32_t request_group; /* index into the request's groups */
+	uint32_t group; /* of the schema */
 	uint64_t allocation_id;
-	uint64_t offset;  /* in the arena */
-	uint32_t ordinal; /* block of the request group, ascending within it */
-	uint32_t bytes;	  /* of the allocation's payload */
+	uint64_t offset; /* in the arena */
+	/* Ascending within the group: blocks of all its stretches, counted as the request orders
+	 * them. */
+	uint32_t ordinal;
+	uint32_t bytes; /* of the allocation's payload */
 };
 static_assert(sizeof(struct okw_plan_entry) == 32, "plan entry size");
 static_assert(offsetof(struct okw_plan_entry, offset) == 16, "plan entry layout");

@@ -165,9 +165,13 @@ uint32_t raw_request(const struct raw *r, uint32_t kind, uint64_t seq, uint32_t 
 		.group_count = groups,
 		.consumers = kind == OKW_OP_LOOKUP,
 	};
-	struct okw_request_group group = {.count = count, .key_bytes = keys ? KV_KEY_BYTES : 0};
+	struct okw_request_group group = {.count = count, .key_bytes = KV_KEY_BYTES};
+	struct okw_restore_part part = {.count = count};
 	uint32_t at = sizeof(head);
-	if (groups) {
+	if (kind == OKW_OP_RESTORE) {
+		memcpy(bytes + at, &part, sizeof(part));
+		at += sizeof(part);
+	} else if (groups) {
 		memcpy(bytes + at, &group, sizeof(group));
 		at += sizeof(group);
 	}

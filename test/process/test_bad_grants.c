@@ -385,13 +385,14 @@ END_TEST
 static void restore_granted(struct raw *r, uint32_t i, const struct okw_lookup_reply *lease)
 {
 	uint8_t request[RAW_REQUEST_BYTES];
-	struct okw_request head;
+	struct okw_restore_part part;
 	uint32_t bytes = raw_request(r, OKW_OP_RESTORE, 0, HONEST_BLOCKS, request);
-	memcpy(&head, request, sizeof(head));
-	head.flags = OKW_REQUEST_KEEP;
-	head.lease_slot = lease->lease_slot;
-	memcpy(head.lease_id, lease->lease_id, sizeof(head.lease_id));
-	memcpy(request, &head, sizeof(head));
+	uint8_t *at = request + sizeof(struct okw_request);
+	memcpy(&part, at, sizeof(part));
+	part.flags = OKW_PART_KEEP;
+	part.lease_slot = lease->lease_slot;
+	memcpy(part.lease_id, lease->lease_id, sizeof(part.lease_id));
+	memcpy(at, &part, sizeof(part));
 	raw_submit(r, i, request, bytes, true);
 	uint32_t state = raw_await(r, i);
 	ck_assert_msg(state == OKW_GRANTED, "restore %u: %s: %s", i, oki_state_name(state),

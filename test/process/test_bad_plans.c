@@ -174,6 +174,11 @@ enum {
 	P_MISSING_FIRST,
 	P_MISSING_LAST,
 	P_NO_ENTRIES,
+	P_STRETCH_LESS, /* the counts of the stretch */
+	P_STRETCH_MORE,
+	P_STRETCH_STATUS,
+	P_SPENT_MORE, /* more leases than stretches */
+	P_SUM_LESS,
 	P_PART_OUTSIDE,
 	P_PART_HUGE,
 	P_PART_SMALL,
@@ -240,8 +245,8 @@ static void spoil_part(struct part *p, int which)
 	case P_OFFSET_ODD: last->offset += 1; return;
 	case P_BYTES_LESS: last->bytes -= 1; return;
 	case P_BYTES_MORE: last->bytes += 1; return;
-	case P_GROUP: last->request_group = 1; return;
-	case P_GROUP_HUGE: last->request_group = 0xffffffffu; return;
+	case P_GROUP: last->group = 1; return;
+	case P_GROUP_HUGE: last->group = 0xffffffffu; return;
 	case P_ORDINAL_TWICE: last->ordinal--; return;
 	case P_ORDINAL_FAR: last->ordinal = BLOCKS; return;
 	case P_ORDINAL_BACK: last->ordinal = 0; return;
@@ -255,12 +260,25 @@ static void spoil_part(struct part *p, int which)
 	}
 }
 
+/* The replies of the transfer and of its one stretch. */
+static void say_transfer(struct fake *f, uint32_t i, const struct okw_transfer_reply *reply)
+{
+	struct okw_record *record = &f->channel.control->records[i];
+	const struct okw_stretch_reply stretch = {
+		.blocks = f->which == P_STRETCH_LESS ? BLOCKS - 1 : BLOCKS,
+		.present = f->which == P_STRETCH_MORE,
+		.status = f->which == P_STRETCH_STATUS ? OKV_E_NOENT : 0,
+	};
+	memcpy(reply_of(f, record), reply, sizeof(*reply));
+	memcpy(reply_of(f, record) + sizeof(*reply), &stretch, sizeof(stretch));
+	record->reply_bytes = sizeof(*reply) + sizeof(stretch);
+}
+
 static void end_at_once(struct fake *f, uint32_t i, uint64_t tag)
 {
 	struct okw_record *record = &f->channel.control->records[i];
 	const struct okw_transfer_reply reply = {.blocks = BLOCKS, .lease_spent = 1};
-	memcpy(reply_of(f, record), &reply, sizeof(reply));
-	record->reply_bytes = sizeof(reply);
+	say_transfer(f, i, &reply);
 	record->status = f->which == P_DONE_POSITIVE  ? 4
 			 : f->which == P_DONE_UNKNOWN ? -9999
 			 : f->which == P_DONE_REFUSED ? OKV_E_NOENT
@@ -312,8 +330,11 @@ static void odd_plan(struct fake *f, uint32_t i, uint64_t tag)
 	case P_GROUP_DONE_EARLY: two_parts(f, i, tag, &reply); break;
 	default: break;
 	}
-	memcpy(reply_of(f, record), &reply, sizeof(reply));
-	record->reply_bytes = sizeof(reply);
+	if (f->which == P_SPENT_MORE)
+		reply.lease_spent = 2;
+	if (f->which == P_SUM_LESS)
+		reply.blocks = BLOCKS - 1;
+	say_transfer(f, i, &reply);
 	record->status = 0;
 	if (f->which != P_NO_PARTS)
 		oki_parts_offer(record);

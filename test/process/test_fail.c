@@ -53,6 +53,17 @@ static void write_part(uint32_t i, uint64_t tag, uint32_t part, uint32_t ordinal
 	memcpy(to + sizeof(head), &entry, sizeof(entry));
 }
 
+/* The reply, and that of its one stretch. */
+static void write_reply(struct fake *fake, struct okw_record *r,
+			const struct okw_transfer_reply *reply)
+{
+	const struct okw_stretch_reply stretch = {.blocks = (uint32_t)reply->blocks};
+	uint8_t *to = fake->channel.requests + r->request_offset + ((r->request_bytes + 7u) & ~7u);
+	memcpy(to, reply, sizeof(*reply));
+	memcpy(to + sizeof(*reply), &stretch, sizeof(stretch));
+	r->reply_bytes = sizeof(*reply) + sizeof(stretch);
+}
+
 /* Publishes of two blocks get an invalid second part. */
 static void answer(struct fake *fake, uint32_t i, uint64_t tag)
 {
@@ -66,8 +77,7 @@ static void answer(struct fake *fake, uint32_t i, uint64_t tag)
 	write_part(i, tag, 0, 0, i, &reply);
 	if (group.count == 2)
 		write_part(i, tag, 1, 7, i, &reply);
-	memcpy(request + ((r->request_bytes + 7u) & ~7u), &reply, sizeof(reply));
-	r->reply_bytes = sizeof(reply);
+	write_reply(fake, r, &reply);
 	r->status = 0;
 	for (uint32_t k = 0; k < group.count; k++)
 		oki_parts_offer(r);
@@ -140,9 +150,7 @@ START_TEST(a_part_that_never_comes_ends_with_the_session)
 	struct okv_op_result r;
 	struct okw_record *record = begin(0, &op);
 	const struct okw_transfer_reply reply = {.blocks = 1, .part_total = 1};
-	memcpy(f.channel.requests + record->request_offset + ((record->request_bytes + 7u) & ~7u),
-	       &reply, sizeof(reply));
-	record->reply_bytes = sizeof(reply);
+	write_reply(&f, record, &reply);
 	uint64_t tag = oki_tag_load(record);
 	ck_assert(oki_move(record, &tag, OKW_GRANTED, OKI_MOVER_MANAGER));
 	fake_ring(&f, taken);

@@ -68,9 +68,9 @@ START_TEST(restores)
 	restore_says(lease, &o,
 		     "4 blocks from block 2 of group 0 on; the lease holds 4 from block 0 on");
 	group.first = 0;
-	group.reserved = 1;
-	restore_says(lease, &o, "group 0: reserved is not 0");
-	group.reserved = 0;
+	group.flags = 1;
+	restore_says(lease, &o, "group 0: unknown flags 0x1");
+	group.flags = 0;
 	o.ready.reserved = 1;
 	restore_says(lease, &o, "ready: reserved is not 0");
 	o.ready.reserved = 0;

@@ -83,7 +83,7 @@ static uint64_t publish(struct oki_index *x, uint32_t ns, uint32_t groups, uint6
 	struct oki_index_publish_keys k[GROUPS];
 	uint8_t *keys = keys_from(first, n), *parent = keys_from(first - 1, 1);
 	struct oki_hold *hold = NULL;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_proof proof;
 	struct spent spent = {0};
 	uint64_t stored = 0;

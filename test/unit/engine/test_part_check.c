@@ -63,7 +63,7 @@ static struct okw_plan_entry entry(uint32_t group, uint32_t ordinal)
 {
 	return (struct okw_plan_entry){
 		.arena = ordinal / 2 % 2,
-		.request_group = group,
+		.group = group,
 		.offset = (ordinal * 2 + group) * 1024ull,
 		.ordinal = ordinal,
 		.bytes = block_bytes[1 - group] - 16,
@@ -195,9 +195,9 @@ static void spoil(struct okw_plan_entry *e, int what)
 	switch (what) {
 	case 0: e->arena = 2; return;
 	case 1: e->arena = UINT32_MAX; return;
-	case 2: e->request_group = 2; return;
-	case 3: e->request_group = UINT32_MAX; return;
-	case 4: e->request_group ^= 1; return;
+	case 2: e->group = 2; return;
+	case 3: e->group = UINT32_MAX; return;
+	case 4: e->group ^= 1; return;
 	case 5: e->offset += 8; return;
 	case 6: e->offset = ARENA_BYTES - 496; return;
 	case 7: e->offset = ARENA_BYTES; return;

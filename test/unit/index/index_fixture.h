@@ -177,7 +177,7 @@ static UNUSED_OK uint64_t hold_count(const struct oki_hold *hold)
 
 static UNUSED_OK int begin(struct bed *bed, uint32_t rank, uint32_t group, uint32_t sequence,
 			   uint32_t first, uint32_t count, struct oki_hold **ret_hold,
-			   struct oki_publish_counts *ret_counts)
+			   struct okw_stretch_reply *ret_counts)
 {
 	struct oki_index_publish_keys keys = {
 		.keys = {group, count, KEY_BYTES, keys_of(sequence, first, count)},
@@ -199,7 +199,7 @@ static UNUSED_OK int begin(struct bed *bed, uint32_t rank, uint32_t group, uint3
 static UNUSED_OK uint64_t put_in(struct bed *bed, uint32_t rank, uint32_t group, uint32_t sequence,
 				 uint32_t first, uint32_t count)
 {
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	if (begin(bed, rank, group, sequence, first, count, &hold, &counts) < 0)
 		return 0;
@@ -275,18 +275,17 @@ static UNUSED_OK void touch(struct bed *bed, uint32_t sequence, uint32_t count)
 static UNUSED_OK int restore(struct bed *bed, uint32_t session, const struct okw_lookup_reply *from,
 			     uint32_t first, uint32_t count, bool keep, struct oki_hold **ret_hold)
 {
-	struct oki_index_range range = {0, first, count};
+	struct oki_index_range range = {0, first, count, keep, from->lease_slot, from->lease_id};
 	struct oki_index_restore ask = {
 		.namespace_id = bed->ns,
 		.session = session,
-		.lease_slot = from->lease_slot,
-		.keep = keep,
 		.range_count = 1,
 		.ranges = &range,
 		.now_ns = bed->now,
 	};
-	memcpy(ask.lease_id, from->lease_id, sizeof(ask.lease_id));
-	return oki_index_restore_begin(bed->index, &ask, ret_hold, NULL);
+	struct okw_stretch_reply reply;
+	uint32_t spent;
+	return oki_index_restore_begin(bed->index, &ask, ret_hold, &reply, &spent, NULL);
 }
 
 static UNUSED_OK struct oki_index_stats stats(struct bed *bed)

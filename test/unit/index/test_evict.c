@@ -75,7 +75,7 @@ START_TEST(tails_go_before_heads_when_sealed_in_any_order)
 {
 	struct bed bed;
 	struct oki_hold *holds[3];
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	bed_init(&bed, 6);
 	for (uint32_t i = 0; i < 3; i++)
 		ck_assert_int_eq(begin(&bed, 0, 0, 1, 2 * i, 2, &holds[i], &counts), 0);
@@ -155,7 +155,7 @@ END_TEST
 START_TEST(ancestors_are_not_evicted_for_their_tail)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	bed_init(&bed, 4);
 	put(&bed, 1, 0, 4);
@@ -168,7 +168,7 @@ END_TEST
 START_TEST(parents_in_a_circle_end)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	bed_init(&bed, 4);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -230,7 +230,7 @@ END_TEST
 START_TEST(destinations_being_written_never_go)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	bed_init(&bed, 4);
 	ck_assert_int_eq(begin(&bed, 0, 0, 1, 0, 3, &hold, &counts), 0);
@@ -245,7 +245,7 @@ END_TEST
 START_TEST(pool_full_of_holds_refuses_and_restores_go_on)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *restores[2];
 	struct oki_hold *hold;
 	bed_init(&bed, 4);
@@ -283,7 +283,7 @@ END_TEST
 START_TEST(a_partial_block_with_a_writer_stays)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	bed_make(&bed, 4 * BLOCK_BYTES, 2, 100, 100, one_full);
 	ck_assert_uint_eq(put_in(&bed, 0, 0, 1, 0, 2), 2);
@@ -299,7 +299,7 @@ END_TEST
 START_TEST(what_can_never_fit_evicts_nothing)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	bed_init(&bed, 4);
 	put(&bed, 1, 0, 4);

@@ -111,22 +111,25 @@ START_TEST(a_refused_restore_changes_nothing)
 	bad.lease_id[3] ^= 1;
 	ck_assert_int_eq(restore(&bed, 0, &bad, 0, 4, false, &hold), OKV_E_NOENT);
 
-	struct oki_index_range ranges[2] = {{0, 0, 4}, {1, 0, 1}};
-	struct oki_index_restore ask = {.namespace_id = bed.ns,
-					.lease_slot = from.lease_slot,
-					.range_count = 2,
-					.ranges = ranges,
-					.now_ns = bed.now};
-	memcpy(ask.lease_id, from.lease_id, 16);
-	ck_assert_int_eq(oki_index_restore_begin(bed.index, &ask, &hold, NULL), OKV_E_INVAL);
-	ask.range_count = OKW_MAX_GROUPS + 1;
-	ck_assert_int_eq(oki_index_restore_begin(bed.index, &ask, &hold, NULL), OKV_E_INVAL);
+	struct oki_index_range ranges[2] = {{0, 0, 4, false, from.lease_slot, from.lease_id},
+					    {1, 0, 1, false, from.lease_slot, from.lease_id}};
+	struct oki_index_restore ask = {
+		.namespace_id = bed.ns, .range_count = 2, .ranges = ranges, .now_ns = bed.now};
+	struct okw_stretch_reply replies[2];
+	uint32_t spent;
+	ck_assert_int_eq(oki_index_restore_begin(bed.index, &ask, &hold, replies, &spent, NULL),
+			 OKV_E_INVAL);
+	ask.range_count = OKW_MAX_STRETCHES + 1;
+	ck_assert_int_eq(oki_index_restore_begin(bed.index, &ask, &hold, replies, &spent, NULL),
+			 OKV_E_INVAL);
 	ask.range_count = 1;
 	ask.rank_slot = 1;
-	ck_assert_int_eq(oki_index_restore_begin(bed.index, &ask, &hold, NULL), OKV_E_INVAL);
+	ck_assert_int_eq(oki_index_restore_begin(bed.index, &ask, &hold, replies, &spent, NULL),
+			 OKV_E_INVAL);
 	ask.rank_slot = 0;
 	ask.namespace_id = bed_namespace(&bed, "other", NULL, NULL, 0, one_full, BLOCK_BYTES);
-	ck_assert_int_eq(oki_index_restore_begin(bed.index, &ask, &hold, NULL), OKV_E_NOENT);
+	ck_assert_int_eq(oki_index_restore_begin(bed.index, &ask, &hold, replies, &spent, NULL),
+			 OKV_E_NOENT);
 
 	ck_assert_ptr_null(hold);
 	ck_assert_int_eq(restore(&bed, 0, &from, 0, 4, false, &hold), 0);
@@ -139,7 +142,7 @@ END_TEST
 START_TEST(a_restore_names_what_was_published)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	const struct oki_allocation *stored[6];
 	uint64_t count;
@@ -156,7 +159,7 @@ START_TEST(a_restore_names_what_was_published)
 	ck_assert_uint_eq(count, 3);
 	for (uint32_t i = 0; i < 3; i++) {
 		ck_assert_ptr_eq(blocks[i].allocation, stored[2 + i]);
-		ck_assert_uint_eq(blocks[i].request_group, 0);
+		ck_assert_uint_eq(blocks[i].group, 0);
 		ck_assert_uint_eq(blocks[i].ordinal, i);
 	}
 	seal(&bed, hold);
@@ -174,10 +177,7 @@ START_TEST(a_restore_of_nothing_is_legal)
 	ck_assert_int_eq(restore(&bed, 0, &from, 2, 0, true, &hold), 0);
 	ck_assert_uint_eq(hold_count(hold), 0);
 	seal(&bed, hold);
-	struct oki_index_restore ask = {
-		.namespace_id = bed.ns, .lease_slot = from.lease_slot, .now_ns = bed.now};
-	memcpy(ask.lease_id, from.lease_id, 16);
-	ck_assert_int_eq(oki_index_restore_begin(bed.index, &ask, &hold, NULL), 0);
+	ck_assert_int_eq(restore(&bed, 0, &from, 0, 0, false, &hold), 0);
 	ck_assert_uint_eq(hold_count(hold), 0);
 	ck_assert_uint_eq(stats(&bed).leases, 0);
 	seal(&bed, hold);
@@ -474,7 +474,7 @@ enum { MIXED_SEQUENCES = 6, MIXED_BLOCKS = 150 };
 static void put_noting_ids(struct bed *bed, uint32_t sequence, uint32_t first, uint32_t count,
 			   uint64_t ids[MIXED_BLOCKS])
 {
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	uint64_t stored;
 	if (begin(bed, 0, 0, sequence, first, count, &hold, &counts) < 0)

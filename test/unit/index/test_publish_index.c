@@ -6,7 +6,7 @@
 START_TEST(missing_keys_get_slots_in_order_side_by_side)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	uint64_t count;
 	bed_init(&bed, 16);
@@ -17,7 +17,7 @@ START_TEST(missing_keys_get_slots_in_order_side_by_side)
 	uint64_t base = oki_allocation_offset(blocks[0].allocation);
 	for (uint32_t i = 0; i < 8; i++) {
 		ck_assert_uint_eq(blocks[i].ordinal, i);
-		ck_assert_uint_eq(blocks[i].request_group, 0);
+		ck_assert_uint_eq(blocks[i].group, 0);
 		ck_assert_uint_eq(oki_allocation_offset(blocks[i].allocation),
 				  base + i * BLOCK_BYTES);
 		ck_assert_uint_eq(oki_allocation_bytes(blocks[i].allocation), BLOCK_BYTES);
@@ -31,7 +31,7 @@ END_TEST
 START_TEST(nothing_is_seen_before_it_is_sealed)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	bed_init(&bed, 8);
 	ck_assert_int_eq(begin(&bed, 0, 0, 1, 0, 4, &hold, &counts), 0);
@@ -48,7 +48,7 @@ END_TEST
 START_TEST(every_rank_must_seal)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	struct okw_lookup_reply reply;
 	bed_make(&bed, 64 * BLOCK_BYTES, 3, 100, 100, one_full);
@@ -63,17 +63,17 @@ START_TEST(every_rank_must_seal)
 	/* each rank restores its own bytes */
 	const struct oki_allocation *seen[3];
 	for (uint32_t rank = 0; rank < 3; rank++) {
-		struct oki_index_range range = {0, 1, 1};
+		struct oki_index_range range = {0, 1, 1, true, reply.lease_slot, reply.lease_id};
 		struct oki_index_restore ask = {.namespace_id = bed.ns,
 						.rank_slot = rank,
-						.lease_slot = reply.lease_slot,
-						.keep = true,
 						.range_count = 1,
 						.ranges = &range,
 						.now_ns = bed.now};
+		struct okw_stretch_reply result;
 		uint64_t count;
-		memcpy(ask.lease_id, reply.lease_id, 16);
-		ck_assert_int_eq(oki_index_restore_begin(bed.index, &ask, &hold, NULL), 0);
+		uint32_t spent;
+		ck_assert_int_eq(
+			oki_index_restore_begin(bed.index, &ask, &hold, &result, &spent, NULL), 0);
 		seen[rank] = oki_hold_blocks(hold, &count)[0].allocation;
 		for (uint32_t other = 0; other < rank; other++)
 			ck_assert_ptr_ne(seen[rank], seen[other]);
@@ -89,7 +89,7 @@ END_TEST
 START_TEST(what_is_present_is_skipped)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	uint64_t count;
 	bed_init(&bed, 8);
@@ -116,7 +116,7 @@ END_TEST
 START_TEST(a_second_publisher_is_told)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *first, *second;
 	bed_init(&bed, 8);
 	ck_assert_int_eq(begin(&bed, 0, 0, 1, 0, 3, &first, &counts), 0);
@@ -135,7 +135,7 @@ END_TEST
 START_TEST(a_failed_publish_is_never_seen_and_can_be_repeated)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	const struct oki_proof failures[] = {proof_ungranted(), proof_drained(OKV_E_COPY),
 					     proof_drained(OKV_E_CANCELLED)};
@@ -157,7 +157,7 @@ END_TEST
 START_TEST(a_failed_rank_leaves_the_others_slots)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	struct oki_proof proof = proof_drained(OKV_E_COPY);
 	bed_make(&bed, 8 * BLOCK_BYTES, 2, 100, 100, one_full);
@@ -175,7 +175,7 @@ END_TEST
 START_TEST(the_longest_head_that_fits_is_stored)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	bed_init(&bed, 5);
 	ck_assert_int_eq(begin(&bed, 0, 0, 1, 0, 8, &hold, &counts), 0);
@@ -195,7 +195,7 @@ START_TEST(groups_are_stored_in_order_until_space_ends)
 						 {OKV_GROUP_FULL, 16, 0, 0},
 						 {0, 0, 0, 0}};
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts[3];
 	struct oki_hold *hold;
 	uint64_t count;
 	bed_make(&bed, 5 * BLOCK_BYTES, 1, 100, 100, three);
@@ -206,12 +206,14 @@ START_TEST(groups_are_stored_in_order_until_space_ends)
 	}
 	struct oki_index_publish ask = {
 		.namespace_id = bed.ns, .node = -1, .group_count = 3, .groups = keys};
-	ck_assert_int_eq(oki_index_publish_begin(bed.index, &ask, &hold, &counts, NULL), 0);
+	ck_assert_int_eq(oki_index_publish_begin(bed.index, &ask, &hold, counts, NULL), 0);
 	const struct oki_hold_block *blocks = oki_hold_blocks(hold, &count);
 	ck_assert_uint_eq(count, 5);
-	ck_assert_uint_eq(counts.not_stored, 4);
+	ck_assert_uint_eq(counts[0].not_stored, 3);
+	ck_assert_uint_eq(counts[1].not_stored, 1);
+	ck_assert_uint_eq(counts[2].not_stored, 0);
 	for (uint32_t i = 0; i < 5; i++) {
-		ck_assert_uint_eq(blocks[i].request_group, i / 3);
+		ck_assert_uint_eq(blocks[i].group, i / 3);
 		ck_assert_uint_eq(blocks[i].ordinal, i % 3);
 	}
 	seal(&bed, hold);
@@ -226,7 +228,7 @@ START_TEST(nothing_is_stored_behind_the_first_gap)
 	static const struct bed_group two[] = {
 		{OKV_GROUP_FULL, 16, 0, 4}, {OKV_GROUP_FULL, 16, 0, 0}, {0, 0, 0, 0}};
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts[2];
 	struct oki_hold *hold;
 	bed_make(&bed, 6 * BLOCK_BYTES, 1, 100, 100, two);
 	struct oki_index_publish_keys keys[2];
@@ -235,9 +237,10 @@ START_TEST(nothing_is_stored_behind_the_first_gap)
 		keys[i].keys = (struct oki_index_keys){i, 2, KEY_BYTES, keys_of(1, 0, 2)};
 	struct oki_index_publish ask = {
 		.namespace_id = bed.ns, .node = -1, .group_count = 2, .groups = keys};
-	ck_assert_int_eq(oki_index_publish_begin(bed.index, &ask, &hold, &counts, NULL), 0);
+	ck_assert_int_eq(oki_index_publish_begin(bed.index, &ask, &hold, counts, NULL), 0);
 	ck_assert_uint_eq(hold_count(hold), 1);
-	ck_assert_uint_eq(counts.not_stored, 3);
+	ck_assert_uint_eq(counts[0].not_stored, 1);
+	ck_assert_uint_eq(counts[1].not_stored, 2);
 	seal(&bed, hold);
 	ck_assert_uint_eq(stats(&bed).blocks, 1);
 	bed_fini(&bed);
@@ -247,7 +250,7 @@ END_TEST
 START_TEST(no_space_is_said_only_when_nothing_fits)
 {
 	struct bed bed;
-	struct oki_publish_counts counts = {7, 7, 7};
+	struct okw_stretch_reply counts = {.present = 7};
 	struct oki_hold *holds[2];
 	struct oki_hold *hold = NULL;
 	struct okv_error err = {0};
@@ -256,11 +259,9 @@ START_TEST(no_space_is_said_only_when_nothing_fits)
 	struct oki_index_publish_keys keys = {.keys = {0, 2, KEY_BYTES, keys_of(2, 0, 2)}};
 	struct oki_index_publish ask = {
 		.namespace_id = bed.ns, .node = -1, .group_count = 1, .groups = &keys};
-	counts.present = 7;
 	ck_assert_int_eq(oki_index_publish_begin(bed.index, &ask, &hold, &counts, &err),
 			 OKV_E_NOSPACE);
 	ck_assert_ptr_null(hold);
-	ck_assert_uint_eq(counts.present, 7);
 	ck_assert_uint_gt(strlen(err.text), 0);
 	ck_assert_uint_eq(stats(&bed).blocks, 4); /* no empty block is left behind */
 	/* all in progress: nothing is missing */
@@ -275,7 +276,7 @@ END_TEST
 START_TEST(the_request_keeps_what_it_names)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	bed_init(&bed, 6);
 	put(&bed, 1, 0, 3); /* least recent, but named below */
@@ -293,7 +294,7 @@ END_TEST
 START_TEST(bad_publishes_are_refused_and_leave_nothing)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold = NULL;
 	uint8_t twice[3 * KEY_BYTES];
 	bed_init(&bed, 4);
@@ -309,8 +310,7 @@ START_TEST(bad_publishes_are_refused_and_leave_nothing)
 		{9, 0, 1, good},
 		{1, 1, 1, good},
 		{1, 0, 0, good},
-		{1, 0, OKW_MAX_GROUPS + 1, good},
-		{1, 0, 2, good}, /* the same group twice */
+		{1, 0, OKW_MAX_STRETCHES + 1, good},
 		{1, 0, 1, {1, 1, KEY_BYTES, good.keys}},
 		{1, 0, 1, {0, 0, KEY_BYTES, good.keys}},
 		{1, 0, 1, {0, OKW_MAX_BLOCKS + 1, KEY_BYTES, good.keys}},
@@ -343,7 +343,7 @@ START_TEST(a_key_named_twice_is_refused_wherever)
 {
 	enum { KEYS = 200 };
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold = NULL;
 	uint8_t bytes[KEYS * KEY_BYTES];
 	bed_init(&bed, KEYS);
@@ -372,7 +372,7 @@ END_TEST
 START_TEST(a_quarantined_destination_frees_its_key_not_its_bytes)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	struct oki_hold *again;
 	bed_init(&bed, 4);
@@ -423,7 +423,7 @@ END_TEST
 START_TEST(without_a_proof_nothing_is_freed)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	const struct oki_proof none = {0};
 	bed_init(&bed, 4);
@@ -439,7 +439,7 @@ END_TEST
 START_TEST(a_quarantined_rank_leaves_the_others_slots)
 {
 	struct bed bed;
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	bed_make(&bed, 8 * BLOCK_BYTES, 2, 100, 100, one_full);
 	put_in(&bed, 0, 0, 1, 0, 2);

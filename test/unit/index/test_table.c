@@ -114,7 +114,7 @@ static void put_key(struct bed *bed, uint32_t group, const void *keys, uint32_t 
 	struct oki_index_publish_keys publish = {.keys = {group, 1, key_bytes, keys}};
 	struct oki_index_publish ask = {
 		.namespace_id = bed->ns, .node = -1, .group_count = 1, .groups = &publish};
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	ck_assert_int_eq(oki_index_publish_begin(bed->index, &ask, &hold, &counts, NULL), 0);
 	seal(bed, hold);
@@ -398,7 +398,7 @@ static void crew_publish(struct crew *crew, const uint8_t *keys, uint32_t count,
 					.group_count = 1,
 					.groups = &group,
 					.now_ns = now};
-	struct oki_publish_counts counts;
+	struct okw_stretch_reply counts;
 	struct oki_hold *hold;
 	struct oki_index *index = crew->bed->index;
 	int rc = oki_index_publish_begin(index, &ask, &hold, &counts, NULL);
@@ -420,16 +420,18 @@ static void crew_restore(struct crew *crew, const struct oki_index_lookup *look)
 	ck_assert_int_eq(rc, 0);
 	if (reply.lease_slot == OKW_LEASES)
 		return;
-	struct oki_index_range range = {0, 0, reply.groups[0].count};
+	struct oki_index_range range = {.count = reply.groups[0].count,
+					.lease_slot = reply.lease_slot,
+					.lease_id = reply.lease_id};
 	struct oki_index_restore ask = {.namespace_id = look->namespace_id,
 					.session = look->session,
-					.lease_slot = reply.lease_slot,
 					.range_count = 1,
 					.ranges = &range,
 					.now_ns = look->now_ns};
-	memcpy(ask.lease_id, reply.lease_id, 16);
+	struct okw_stretch_reply result;
 	struct oki_hold *hold;
-	rc = oki_index_restore_begin(index, &ask, &hold, NULL);
+	uint32_t spent;
+	rc = oki_index_restore_begin(index, &ask, &hold, &result, &spent, NULL);
 	oki_index_lease_release(index, look->session, reply.lease_slot);
 	if (rc == OKV_E_NOENT)
 		return;

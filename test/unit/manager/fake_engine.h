@@ -350,6 +350,17 @@ static inline void request_group(struct request *r, uint32_t group, uint32_t fir
 	request_add(r, &g, sizeof(g));
 }
 
+/* A stretch of a restore, of group 0. */
+static inline void request_part(struct request *r, const struct okw_lookup_reply *lease,
+				uint32_t first, uint32_t count, uint32_t flags)
+{
+	struct okw_restore_part part = {
+		.first = first, .count = count, .flags = flags, .lease_slot = lease->lease_slot};
+	memcpy(part.lease_id, lease->lease_id, sizeof(part.lease_id));
+	r->head.group_count++;
+	request_add(r, &part, sizeof(part));
+}
+
 /* Write it and publish the state; ring unless told not to. Takes the request. */
 static inline void submit_raw(struct fake *e, uint32_t i, struct request *r, bool ring)
 {
@@ -439,10 +450,7 @@ static inline void send_restore(struct fake *e, uint32_t i, const struct okw_loo
 {
 	struct request r;
 	request_init(&r, e, OKW_OP_RESTORE);
-	r.head.flags = flags;
-	r.head.lease_slot = lease->lease_slot;
-	memcpy(r.head.lease_id, lease->lease_id, sizeof(r.head.lease_id));
-	request_group(&r, 0, 0, count, 0);
+	request_part(&r, lease, 0, count, flags);
 	submit(e, i, &r);
 }
 

@@ -48,7 +48,8 @@ START_TEST(a_published_block_is_found_and_restored_from_the_same_bytes)
 	send_publish(&e, 3, 1, 4);
 	wait_one(&e, 3, OKW_GRANTED);
 	struct okw_transfer_reply reply = transfer_reply(&e, 3);
-	ck_assert_uint_eq(rec(&e, 3)->reply_bytes, sizeof(reply));
+	ck_assert_uint_eq(rec(&e, 3)->reply_bytes,
+			  sizeof(reply) + sizeof(struct okw_stretch_reply));
 	ck_assert_uint_eq(reply.blocks, 4);
 	ck_assert_uint_eq(reply.part_total, 1);
 	ck_assert_uint_eq(do_lookup(&e, 1, 4, OKW_REQUEST_PEEK).tokens, 0);
@@ -58,7 +59,7 @@ START_TEST(a_published_block_is_found_and_restored_from_the_same_bytes)
 	ck_assert_uint_eq(head.groups_done, 1);
 	for (uint32_t k = 0; k < 4; k++) {
 		ck_assert_uint_eq(stored[k].ordinal, k);
-		ck_assert_uint_eq(stored[k].request_group, 0);
+		ck_assert_uint_eq(stored[k].group, 0);
 		ck_assert_uint_eq(stored[k].bytes, BLOCK_BYTES);
 		ck_assert_uint_eq(stored[k].arena, 0);
 	}
@@ -122,10 +123,7 @@ START_TEST(a_released_lease_ends_after_what_was_submitted_before)
 	/* Announced, then released, before the Manager is told of either. */
 	struct request r;
 	request_init(&r, &e, OKW_OP_RESTORE);
-	r.head.flags = OKW_REQUEST_KEEP;
-	r.head.lease_slot = hit.lease_slot;
-	memcpy(r.head.lease_id, hit.lease_id, sizeof(r.head.lease_id));
-	request_group(&r, 0, 0, 2, 0);
+	request_part(&r, &hit, 0, 2, OKW_PART_KEEP);
 	submit_raw(&e, 3, &r, false);
 	struct okw_control *control = e.channel.control;
 	atomic_fetch_or(&control->submit.dirty[0], 1ull << 3);
@@ -437,7 +435,7 @@ START_TEST(the_session_budget_spends_the_lease_and_says_so)
 	do_publish(&e, 1, 1);
 	do_publish(&e, 2, 1);
 	struct okw_lookup_reply hit = do_lookup(&e, 1, 2, 0);
-	send_restore(&e, 3, &hit, 2, OKW_REQUEST_KEEP);
+	send_restore(&e, 3, &hit, 2, OKW_PART_KEEP);
 	wait_one(&e, 3, OKW_DONE);
 	ck_assert_int_eq(rec(&e, 3)->status, OKV_E_AGAIN);
 	ck_assert_uint_eq(transfer_reply(&e, 3).lease_spent, 0);
