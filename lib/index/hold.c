@@ -281,7 +281,7 @@ static void gather(struct oki_index *index, struct oki_hold *hold, uint32_t i, u
 	const struct oki_hold_stretch *st = &hold->stretches[i];
 	const uint32_t end = *at, floor = end - OKI_ROW_BLOCKS;
 
-	index->scratch.gathered[i].count = 0;
+	index->scratch.gathered[i] = (struct oki_gathered){0};
 	if (st->count == 0)
 		return;
 	for (uint64_t k = st->count; k > 0; k--) {
