@@ -281,6 +281,25 @@ static void download(struct sim_case *c)
 	memcpy(c->image.memory, sim.standin_see(c->memory, c->image.bytes), c->image.bytes);
 }
 
+/* The blocks of all groups in stretches: the first of each group, then the second, and so on. */
+static uint32_t cut(const struct sim_case *c, const struct kv_blocks *whole,
+		    struct kv_blocks ret_stretches[OKV_MAX_GROUPS])
+{
+	uint32_t parts = c->stretches ? c->stretches : 1, n = 0;
+	for (uint32_t k = 0; k < parts; k++)
+		for (uint32_t g = 0; g < c->geometry->group_count; g++) {
+			uint32_t first = whole[g].count * k / parts;
+			uint32_t end = whole[g].count * (k + 1) / parts;
+			ret_stretches[n++] = (struct kv_blocks){
+				.group = g,
+				.first = whole[g].first + first,
+				.count = end - first,
+				.pages = whole[g].pages + first * c->geometry->groups[g].per_block,
+			};
+		}
+	return n;
+}
+
 int sim_publish(struct sim_case *c, uint64_t seq)
 {
 	struct okv_op *op;
@@ -290,7 +309,9 @@ int sim_publish(struct sim_case *c, uint64_t seq)
 	for (uint32_t g = 0; g < n; g++)
 		kv_tensors_fill(&c->image, seq, &c->source[g]);
 	upload(c);
-	int rc = kv_blocks_publish_start(&c->image, seq, c->source, n, &op, &err);
+	struct kv_blocks stretches[OKV_MAX_GROUPS];
+	uint32_t count = cut(c, c->source, stretches);
+	int rc = kv_blocks_publish_start(&c->image, seq, stretches, count, &op, &err);
 	if (rc) {
 		ck_assert(err.text[0] != 0);
 		return rc;
@@ -342,32 +363,38 @@ static void consume(struct sim_case *c, uint32_t layer)
 
 static int start(struct sim_case *c, uint64_t seq, struct okv_op **ret_op)
 {
-	struct okv_restore_group groups[SIM_GROUPS];
+	struct okv_restore_group groups[OKV_MAX_GROUPS];
+	struct kv_blocks stretches[OKV_MAX_GROUPS];
+	struct okv_lease_id id;
 	struct okv_layer_event *events = calloc(c->image.layer_count, sizeof(*events));
 	struct okv_restore_options o;
 	struct okv_lease *lease = NULL;
 	struct okv_error err = {0};
 	uint32_t counts[SIM_GROUPS], n = c->geometry->group_count;
 	ck_assert(events != NULL);
-	for (uint32_t g = 0; g < n; g++) {
+	for (uint32_t g = 0; g < n; g++)
 		counts[g] = c->geometry->groups[g].blocks;
-		groups[g] = (struct okv_restore_group){
-			.group = g, .count = counts[g], .pages = c->to[g]};
-	}
+	uint32_t stretch_count = cut(c, c->target, stretches);
+	for (uint32_t i = 0; i < stretch_count; i++)
+		groups[i] = (struct okv_restore_group){.group = stretches[i].group,
+						       .first = stretches[i].first,
+						       .count = stretches[i].count,
+						       .pages = stretches[i].pages,
+						       .lease_id = c->stretches ? &id : NULL};
 	for (uint32_t i = 0; i < c->image.layer_count; i++)
 		events[i] = (struct okv_layer_event){
 			.layer = i, .event = c->events[i], .owner = owner(c)};
 	kv_groups_lookup(c->ns, seq, counts, n, 1, NULL, &lease);
-	ck_assert_ptr_nonnull(lease);
+	ck_assert_int_eq(okv_lease_id(lease, &id), 0);
 	okv_restore_options_init(&o);
-	o.group_count = n;
+	o.group_count = stretch_count;
 	o.groups = groups;
 	o.event_count = c->image.layer_count;
 	o.events = events;
 	o.ready = (struct okv_ready){.stream_count = 1, .streams = &c->producer};
 	o.owner = owner(c);
 	uint32_t entered = sim.standin_entered();
-	int rc = okv_restore_start(c->image.binding, lease, &o, ret_op, &err);
+	int rc = okv_restore_start(c->image.binding, c->stretches ? NULL : lease, &o, ret_op, &err);
 	/* However many events there are: the caller waits for this. */
 	ck_assert_uint_le(sim.standin_entered() - entered, ENTERED_AT_START);
 	ck_assert(rc == 0 || err.text[0] != 0);

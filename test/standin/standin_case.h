@@ -18,6 +18,7 @@
 #define SIM_GROUPS 2u
 #define SIM_LAYERS 100u /* of a group */
 #define SIM_CONSUMERS 4u
+#define SIM_STRETCHES (OKV_MAX_GROUPS / SIM_GROUPS)
 
 /* The driver's calls that a test makes itself. */
 #define SIM_CALLS(CALL)                  \
@@ -76,8 +77,9 @@ struct sim_case {
 	CUdeviceptr memory;
 	CUevent events[SIM_GROUPS * SIM_LAYERS];
 	CUstream consumers[SIM_CONSUMERS];
-	CUstream producer; /* restores are ready when it is, and it is idle unless gated */
-	bool gated;	   /* it is busy until all of a restore is queued, and nothing copied */
+	CUstream producer;  /* restores are ready when it is, and it is idle unless gated */
+	uint32_t stretches; /* of each group, up to SIM_STRETCHES; restored by lease id. 0: whole */
+	bool gated;	    /* it is busy until all of a restore is queued, and nothing copied */
 	enum standin_held held; /* while a restore is queued */
 	/* Told what was so when no stream could go on because of that: the image is downloaded from
 	 * then, `busy` streams had work. */

@@ -299,6 +299,29 @@ START_TEST(the_end_follows_all_copies)
 }
 END_TEST
 
+/* Every layer is there when its event is, though its blocks come in stretches. */
+START_TEST(in_stretches)
+{
+	const uint32_t path = (uint32_t)_i / GEOMETRIES, geometry = (uint32_t)_i % GEOMETRIES;
+	static const uint32_t paths[] = {OKV_COPY_DMA, OKV_COPY_AUTO, OKV_COPY_KERNEL};
+	struct standin_counts before;
+	uint32_t seen = 0;
+	sim.standin_seed(0);
+	sim_held(&before);
+	struct sim_case *c = sim_case_new(&geometries[geometry], 32u << 20, 0);
+	kv_ok(sim_case_register(c, paths[path], kv_err));
+	for (uint64_t seed = 0; seed < SEEDS; seed++) {
+		sim.standin_seed(seed * 77);
+		c->gated = seed % 2;
+		c->stretches = 1 + (uint32_t)seed % SIM_STRETCHES;
+		ck_assert_int_eq(sim_publish(c, seed + 1), 0);
+		ck_assert_int_eq(sim_restore(c, seed + 1, &seen), 0);
+		ck_assert_uint_eq(seen, c->image.layer_count);
+	}
+	sim_case_close(c, &before);
+}
+END_TEST
+
 /* The link as measured on the stand-in: whatever it is, every byte is right. Last, as the process
  * keeps it. */
 START_TEST(by_a_measured_link)
@@ -323,6 +346,7 @@ int main(void)
 		tcase_add_loop_test(tc, by_the_kernel, 0, (int)GEOMETRIES);
 	else
 		kv_left_out(by_the_kernel, "built without nvcc");
+	tcase_add_loop_test(tc, in_stretches, 0, (SIM_HAS_KERNEL ? 3 : 2) * (int)GEOMETRIES);
 	tcase_add_loop_test(tc, in_pieces, 0, (SIM_HAS_KERNEL ? 2 : 1) * (int)LARGE);
 	tcase_add_loop_test(tc, an_operation_that_waits_has_few_streams, 0, SIM_HAS_KERNEL ? 2 : 1);
 	tcase_add_test(tc, scattered_rows_go_in_batches);
