@@ -46,14 +46,16 @@ from .namespace import (
     MAX_KEY_BYTES,
     MAX_LAYERS,
     MAX_LEASES,
+    MAX_OPERATION_BLOCKS,
     MAX_SEGMENTS,
+    MAX_STRETCHES,
     GroupKind,
     GroupSchema,
     Keys,
     LayerSchema,
     Namespace,
 )
-from .op import Op, OpResult, StageTimes
+from .op import Op, OpResult, StageTimes, StretchResult
 
 __all__ = [
     "MAX_BLOCKS",
@@ -61,7 +63,9 @@ __all__ = [
     "MAX_KEY_BYTES",
     "MAX_LAYERS",
     "MAX_LEASES",
+    "MAX_OPERATION_BLOCKS",
     "MAX_SEGMENTS",
+    "MAX_STRETCHES",
     "NUMA_AUTO",
     "NUMA_OFF",
     "AgainError",
@@ -94,6 +98,7 @@ __all__ = [
     "SessionError",
     "StageTimes",
     "Status",
+    "StretchResult",
     "default_socket_path",
     "devices",
     "manager_status",

@@ -57,6 +57,15 @@ def pointer_of(memory: int | Buffer) -> tuple[Any, Any]:
     return ffi.cast("void *", view), view
 
 
+def lease_id(name: bytes) -> Any:
+    """A struct okv_lease_id of its own."""
+    if len(name) != 16:
+        raise ValueError("a lease id has 16 bytes")
+    made = ffi.new("struct okv_lease_id *")
+    ffi.memmove(made.bytes, bytes(name), 16)
+    return made
+
+
 def page_numbers(pages: Pages) -> tuple[Any, int]:
     """An array of uint32_t and its length. A buffer of 4-byte integers is used without a copy."""
     try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from . import _convert
@@ -53,22 +54,26 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class RestoreGroup:
-    """Blocks of one group, and the pages that a restore copies them to.
+    """A stretch of a restore: blocks of one group, and the pages that they are copied to.
 
     `first` counts blocks of the sequence, as Hit.first does. `pages` has the page numbers in block
-    order; their number says how many blocks there are.
+    order; their number says how many blocks there are. `lease` is that of these blocks: an object,
+    or the id of a lease that needs not be open here; None: the lease given to restore().
     """
 
     pages: _convert.Pages
     first: int = 0
     group: int = 0
+    lease: Lease | bytes | None = None
+    keep_lease: bool = False  # spend no share of this lease, if all its stretches say so
 
 
 @dataclasses.dataclass(frozen=True)
 class PublishGroup:
-    """Blocks of one group, their keys, and the pages that a publish copies them from.
+    """A stretch of a publish: blocks of one group, their keys, and the pages they come from.
 
-    `parent` is the key of the block before the first; None at position 0.
+    `parent` is the key of the block before the first; None at position 0. Stretches that follow
+    each other and are of different groups are taken as one sequence.
     """
 
     keys: Keys
@@ -162,7 +167,7 @@ class Binding(Handle):
 
     def restore(
         self,
-        lease: Lease,
+        lease: Lease | None,
         groups: RestoreGroup | Sequence[RestoreGroup],
         *,
         streams: Sequence[int] = (),
@@ -172,11 +177,14 @@ class Binding(Handle):
         user_data: Any = None,
         owner: object = None,
     ) -> Op:
-        """Start to copy blocks of a lease into pages. Never blocks for copies or the Manager.
+        """Start to copy blocks of leases into pages. Never blocks for copies or the Manager.
 
-        The copies begin when the work that is in `streams` (addresses; 0 is the null stream) has
+        There may be many groups, also of the same group and of several leases: up to
+        MAX_STRETCHES, for example one or more per request of a step. `lease` is that of the groups
+        that name none. If a lease has ended, nothing is copied and no share is spent, and
+        Op.stretches() says which. The copies begin when the work that is in `streams` (addresses; 0 is the null stream) has
         ended. `owner` is kept alive until the operation drained. With `notify` Engine.poll()
-        reports the end, with `user_data`. `keep_lease` spends no share of the lease.
+        reports the end, with `user_data`. `keep_lease` spends no share of any lease.
         """
         wanted = [groups] if isinstance(groups, RestoreGroup) else list(groups)
         opts = ffi.new("struct okv_restore_options *")
@@ -189,6 +197,11 @@ class Binding(Handle):
             target.group = group.group
             target.first = group.first
             target.pages = pages
+            if group.keep_lease:
+                target.flags = lib.OKV_RESTORE_KEEP
+            if group.lease is not None and not isinstance(group.lease, Lease):
+                keep.append(_convert.lease_id(group.lease))
+                target.lease_id = keep[-1]
         opts.group_count = len(wanted)
         opts.groups = array
         hold = Hold(owner, [event.owner for event in events])
@@ -202,7 +215,11 @@ class Binding(Handle):
         if keep_lease:
             opts.flags |= lib.OKV_RESTORE_KEEP
         keep.append(layer_events)
-        with lease._use() as handle:
+        with ExitStack() as used:
+            handle = ffi.NULL if lease is None else used.enter_context(lease._use())
+            for target, group in zip(array, wanted):
+                if isinstance(group.lease, Lease):
+                    target.lease = used.enter_context(group.lease._use())
             return self._start(
                 lambda binding, op, err: lib.okv_restore_start(binding, handle, opts, op, err),
                 opts,
@@ -225,7 +242,8 @@ class Binding(Handle):
     ) -> Op:
         """Start to copy pages into new blocks. Never blocks for copies or the Manager.
 
-        Keys that are stored already are skipped. `read_done_event` is the address of a CUDA event
+        There may be many groups, also of the same group: up to MAX_STRETCHES. Keys that are stored
+        already, or that an earlier one names, are skipped. `read_done_event` is the address of a CUDA event
         that is recorded behind the last read of the pages; its object belongs into `owner`. The
         rest is as in restore().
         """
@@ -290,7 +308,7 @@ class Binding(Handle):
         opts.ready.streams = ready
         opts.ready.stream_count = len(ready)
         hold.own(opts.owner)
-        op = Op(self, hold)
+        op = Op(self, hold, opts.group_count)
         engine = self.namespace.engine
         token = 0
         if notify:

@@ -20,7 +20,9 @@ MAX_GROUPS: int = lib.OKV_MAX_GROUPS
 MAX_KEY_BYTES: int = lib.OKV_MAX_KEY_BYTES
 MAX_LAYERS: int = lib.OKV_MAX_LAYERS
 MAX_LEASES: int = lib.OKV_MAX_LEASES
+MAX_OPERATION_BLOCKS: int = lib.OKV_MAX_OPERATION_BLOCKS
 MAX_SEGMENTS: int = lib.OKV_MAX_SEGMENTS
+MAX_STRETCHES: int = lib.OKV_MAX_STRETCHES
 
 
 class GroupKind(enum.IntEnum):
@@ -150,9 +152,7 @@ class Namespace(Handle):
 
     def open_lease(self, lease_id: bytes) -> Lease:
         """Open a lease of another session of this namespace by its id."""
-        if len(lease_id) != 16:
-            raise ValueError("a lease id has 16 bytes")
-        name = ffi.new("struct okv_lease_id *", {"bytes": list(lease_id)})
+        name = _convert.lease_id(lease_id)
         lease = ffi.new("struct okv_lease **")
         err = ffi.new("struct okv_error *")
         with self._use() as ns:

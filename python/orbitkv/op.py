@@ -33,7 +33,7 @@ class OpResult(NamedTuple):
     """How an operation ended."""
 
     status: int
-    lease_spent: bool  # restore: a share of the lease is spent
+    lease_spent: int  # restore: leases of which a share is spent
     blocks: int  # copied
     bytes: int  # payload copied
     present: int  # publish: skipped, they are stored already
@@ -46,7 +46,7 @@ class OpResult(NamedTuple):
     def _from_c(cls, result: Any) -> OpResult:
         return cls(
             result.status,
-            bool(result.lease_spent),
+            result.lease_spent,
             result.blocks,
             result.bytes,
             result.present,
@@ -57,6 +57,16 @@ class OpResult(NamedTuple):
         )
 
 
+class StretchResult(NamedTuple):
+    """What became of one group of a restore or publish, in the order given."""
+
+    status: int  # not 0: why this one made a restore end
+    blocks: int  # copied; 0 when the operation failed, as are the rest
+    present: int
+    in_progress: int  # also: a key of an earlier stretch
+    not_stored: int
+
+
 class Op(Handle):
     """A running or ended operation of a binding.
 
@@ -64,11 +74,12 @@ class Op(Handle):
     not end the operation; what it uses stays alive until it drained.
     """
 
-    def __init__(self, binding: Binding, hold: Hold) -> None:
+    def __init__(self, binding: Binding, hold: Hold, group_count: int) -> None:
         # Before the start call: another thread may take the completion before that returned.
         self._started = ffi.new("struct okv_op **")
         self._adopt(self._started, _release_started, hold)
         self.binding = binding
+        self.group_count = group_count
 
     def wait(self, timeout: float | None = None) -> OpResult:
         """Wait until the operation ended, and raise if it failed.
@@ -111,6 +122,16 @@ class Op(Handle):
         if status == Status.FORKED:
             check(status)
         return OpResult._from_c(result)
+
+    def stretches(self) -> list[StretchResult]:
+        """What became of each group, in the order given; after the operation ended."""
+        results = ffi.new("struct okv_stretch_result[]", max(self.group_count, 1))
+        with self._use() as op:
+            check(lib.okv_op_stretches(op[0], 0, self.group_count, results))
+        return [
+            StretchResult(*(getattr(result, name) for name in StretchResult._fields))
+            for result in results[0 : self.group_count]
+        ]
 
     def cancel(self) -> None:
         """Ask the operation to end early. It still ends exactly once; never blocks."""

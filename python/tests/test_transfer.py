@@ -167,6 +167,82 @@ def test_a_sequence_goes_on(tensors: Tensors) -> None:
     assert tensors.namespace.peek(Keys(names)).tokens == BLOCKS * TOKENS
 
 
+REQUESTS, EACH = 5, 2  # requests of a step, and blocks of each
+
+
+def step(tensors: Tensors) -> list[list[bytes]]:
+    """Store the blocks of all requests in one publish; their keys."""
+    tensors.fill(FROM)
+    names = [keys(EACH, f"r{request:4d}") for request in range(REQUESTS)]
+    groups = [
+        orbitkv.PublishGroup(Keys(names[r]), FROM[EACH * r : EACH * (r + 1)])
+        for r in range(REQUESTS)
+    ]
+    with tensors.binding.publish(groups) as op:
+        assert op.wait(30).blocks == REQUESTS * EACH
+        assert [s.blocks for s in op.stretches()] == [EACH] * REQUESTS
+    tensors.wipe()
+    return names
+
+
+def stretches(leases: list[Any]) -> list[RestoreGroup]:
+    return [
+        RestoreGroup(TO[EACH * r : EACH * (r + 1)], lease=lease) for r, lease in enumerate(leases)
+    ]
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_step_of_many_requests(tensors: Tensors, by_id: bool) -> None:
+    leases = [tensors.namespace.lookup(Keys(names)) for names in step(tensors)]
+    groups = stretches([lease.id if by_id and lease else lease for lease in leases])
+    with tensors.binding.restore(None, groups) as op:
+        result = op.wait(30)
+    assert (result.blocks, result.lease_spent) == (REQUESTS * EACH, REQUESTS)
+    assert tensors.wrong(TO) == []
+
+
+def test_a_named_lease_needs_no_handle(manager: tuple[Path, subprocess.Popen[bytes]]) -> None:
+    with orbitkv.Engine(manager[0]) as scheduler, orbitkv.Engine(manager[0]) as worker:
+        tensors = Tensors(worker)
+        names = step(tensors)
+        namespace = orbitkv.Namespace(scheduler, model="test", schema=schema())
+        leases = [namespace.lookup(Keys(each)) for each in names]
+        tensors.binding.restore(None, stretches([lease.id for lease in leases if lease])).wait(30)
+        assert tensors.wrong(TO) == []
+        assert worker.stats().leases == 0
+
+
+def test_one_ended_lease(tensors: Tensors) -> None:
+    leases = [tensors.namespace.lookup(Keys(names)) for names in step(tensors)]
+    gone = leases[2]
+    assert gone is not None
+    name = gone.id
+    tensors.binding.restore(gone, RestoreGroup(TO[:EACH])).wait(30)  # its only share
+    tensors.wipe()
+    mixed = [name if lease is gone else lease for lease in leases]
+    with tensors.binding.restore(None, stretches(mixed)) as op:
+        with pytest.raises(orbitkv.CallError) as caught:
+            op.wait(30)
+        assert caught.value.status is Status.NOENT
+        assert [s.status for s in op.stretches()] == [0, 0, Status.NOENT, 0, 0]
+    assert not any(tensors.memory)
+    rest = [group for group in stretches(mixed) if group.lease != name]
+    with tensors.binding.restore(None, rest, keep_lease=True) as op:
+        assert op.wait(30).lease_spent == 0
+    kept = [RestoreGroup(g.pages, lease=g.lease, keep_lease=n == 0) for n, g in enumerate(rest)]
+    with tensors.binding.restore(None, kept) as op:
+        assert op.wait(30).lease_spent == len(rest) - 1
+
+
+def test_the_same_prefix_twice(tensors: Tensors) -> None:
+    tensors.fill(FROM)
+    group = orbitkv.PublishGroup(Keys(keys()), FROM)
+    with tensors.binding.publish([group, group]) as op:
+        result = op.wait(30)
+        assert (result.blocks, result.in_progress) == (BLOCKS, BLOCKS)
+        assert [s.in_progress for s in op.stretches()] == [0, BLOCKS]
+
+
 def test_completions(tensors: Tensors) -> None:
     tensors.fill(FROM)
     engine = tensors.namespace.engine
