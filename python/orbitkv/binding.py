@@ -243,9 +243,9 @@ class Binding(Handle):
         """Start to copy pages into new blocks. Never blocks for copies or the Manager.
 
         There may be many groups, also of the same group: up to MAX_STRETCHES. Keys that are stored
-        already, or that an earlier one names, are skipped. `read_done_event` is the address of a CUDA event
-        that is recorded behind the last read of the pages; its object belongs into `owner`. The
-        rest is as in restore().
+        already, or that an earlier one names, are skipped. `read_done_event` is the address of a
+        CUDA event that is recorded behind the last read of the pages; its object belongs into
+        `owner`. The rest is as in restore().
         """
         wanted = [groups] if isinstance(groups, PublishGroup) else list(groups)
         opts = ffi.new("struct okv_publish_options *")
