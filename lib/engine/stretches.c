@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] The stretches of a publish or restore: checked, joined by group, and their results. */
+/* [E] The stretches of a publish or restore: checked, joined by group, and the replies to them. */
 #include "engine/engine_private.h"
 
 #include <stdlib.h>
@@ -87,7 +87,8 @@ static int check_pages(struct okv_op *op, struct okv_error *err)
 	for (uint32_t i = 0; i < op->stretch_count && op->kind == OKW_OP_PUBLISH && !rc; i++) {
 		uint32_t g = op->stretches[i].group;
 		uint64_t n = (uint64_t)op->stretches[i].count * geometry->pages_per_block[g];
-		rc = oki_pages_check(g, t->groups[g].pages + at[g], n, geometry->page_count[g], err);
+		rc = oki_pages_check(g, t->groups[g].pages + at[g], n, geometry->page_count[g],
+				     err);
 		at[g] += n;
 	}
 	return rc;
@@ -140,29 +141,4 @@ bool oki_stretches_take(struct okv_op *op)
 	}
 	return right && blocks == all->blocks && present == all->present &&
 	       in_progress == all->in_progress && not_stored == all->not_stored;
-}
-
-int okv_op_stretches(struct okv_op *op, uint32_t first, uint32_t count,
-		     struct okv_stretch_result *ret_results)
-{
-	if (!op || (count && !ret_results))
-		return OKV_E_INVAL;
-	if (oki_forked(op->engine))
-		return OKV_E_FORKED;
-	if (!atomic_load(&op->final))
-		return OKV_E_RUNNING;
-	if (first > op->asked_stretches || count > op->asked_stretches - first)
-		return OKV_E_INVAL;
-	for (uint32_t i = 0; i < count; i++) {
-		const struct okw_stretch_reply *r = &op->stretches[first + i].reply;
-		ret_results[i] = (struct okv_stretch_result){
-			.status = r->status ? oki_peer_status(r->status) : 0};
-		if (op->result.status)
-			continue;
-		ret_results[i].blocks = r->blocks;
-		ret_results[i].present = r->present;
-		ret_results[i].in_progress = r->in_progress;
-		ret_results[i].not_stored = r->not_stored;
-	}
-	return 0;
 }

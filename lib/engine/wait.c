@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/cond.h"
+#include "base/error.h"
 
 static int check_op(const struct okv_op *op)
 {
@@ -188,6 +189,31 @@ static int sleep_for_end(struct okv_op *op, uint64_t deadline_ns)
 	const struct wait_cond cond = {op, &op->final, false};
 	int rc;
 	return sleep_until(&cond, (struct looks){0}, deadline_ns, &rc) ? rc : OKV_E_TIMEOUT;
+}
+
+int okv_op_stretches(struct okv_op *op, uint32_t first, uint32_t count,
+		     struct okv_stretch_result *ret_results)
+{
+	if (!op || (count && !ret_results))
+		return OKV_E_INVAL;
+	if (oki_forked(op->engine))
+		return OKV_E_FORKED;
+	if (!atomic_load(&op->final))
+		return OKV_E_RUNNING;
+	if (first > op->asked_stretches || count > op->asked_stretches - first)
+		return OKV_E_INVAL;
+	for (uint32_t i = 0; i < count; i++) {
+		const struct okw_stretch_reply *r = &op->stretches[first + i].reply;
+		ret_results[i] = (struct okv_stretch_result){
+			.status = r->status ? oki_peer_status(r->status) : 0};
+		if (op->result.status)
+			continue;
+		ret_results[i].blocks = r->blocks;
+		ret_results[i].present = r->present;
+		ret_results[i].in_progress = r->in_progress;
+		ret_results[i].not_stored = r->not_stored;
+	}
+	return 0;
 }
 
 int okv_op_wait(struct okv_op *op, int timeout_ms, struct okv_op_result *ret_result)

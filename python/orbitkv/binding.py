@@ -182,7 +182,9 @@ class Binding(Handle):
         There may be many groups, also of the same group and of several leases: up to
         MAX_STRETCHES, for example one or more per request of a step. `lease` is that of the groups
         that name none. If a lease has ended, nothing is copied and no share is spent, and
-        Op.stretches() says which. The copies begin when the work that is in `streams` (addresses; 0 is the null stream) has
+        Op.stretches() says which.
+
+        The copies begin when the work that is in `streams` (addresses; 0 is the null stream) has
         ended. `owner` is kept alive until the operation drained. With `notify` Engine.poll()
         reports the end, with `user_data`. `keep_lease` spends no share of any lease.
         """

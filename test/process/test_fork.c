@@ -122,6 +122,7 @@ static void refused_work(struct held *h)
 		FORKED(okv_op_wait(ops[i], -1, NULL));
 		FORKED(okv_op_wait_layer(ops[i], 0, -1));
 		FORKED(okv_op_wait_enqueued(ops[i], 0, -1));
+		FORKED(okv_op_stretches(ops[i], 0, 1, &(struct okv_stretch_result){0}));
 		FORKED(okv_op_cancel(ops[i]));
 	}
 }

@@ -349,6 +349,61 @@ START_TEST(limits_are_named)
 }
 END_TEST
 
+/* What the budgets refuse is refused whole, with a name. */
+START_TEST(budgets_refuse_the_whole_step)
+{
+	enum { STEP = 8, STEP_BLOCKS = STEP * (KV_STEP_BLOCKS + KV_STEP_WINDOW) };
+	const uint64_t most = STEP_BLOCKS / 2 * 32;
+	struct kv_local l;
+	struct okv_manager_options opts = kv_local_options(16u << 20);
+	struct kv_step step;
+	struct kv_tensors t;
+	struct okv_op *op;
+	struct okv_stretch_result each[2 * STEP];
+	const bool session = _i;
+	if (session)
+		opts.session_plan_bytes = most;
+	else
+		opts.operation_plan_bytes = most;
+	kv_local_start(&l, &opts, 0, &(struct kv_shape){.pages = 4});
+	struct okv_namespace *own = kv_groups_open(l.engine, kv_step_groups, 2, 1);
+	kv_step_tensors(&t, own, STEP);
+	kv_step_init(&step, &t, 100, STEP, 1);
+	kv_step_fill(&step);
+	kv_ok(kv_step_publish(&step, 0, &op, kv_err));
+	end(op, session ? OKV_E_AGAIN : OKV_E_LIMIT);
+	ck_assert_int_eq(okv_op_stretches(op, 0, 2 * STEP, each), 0);
+	for (uint32_t i = 0; i < 2 * STEP; i++)
+		ck_assert_uint_eq(each[i].blocks + each[i].present + (uint32_t)each[i].status, 0);
+	okv_op_release(op);
+	/* A request at a time fits; then the restore of all is too large again. */
+	struct kv_step one = step;
+	for (uint32_t r = 0; r < STEP; r++) {
+		one.publish = step.publish + 2 * r;
+		one.requests = 1;
+		kv_ok(kv_step_publish(&one, 0, &op, kv_err));
+		end(op, 0);
+		okv_op_release(op);
+	}
+	kv_step_lookup(&step, 1);
+	kv_ok(kv_step_restore(&step, true, OKV_RESTORE_KEEP, &op, kv_err));
+	ck_assert_uint_eq(end(op, session ? OKV_E_AGAIN : OKV_E_LIMIT).lease_spent, 0);
+	okv_op_release(op);
+	kv_tensors_canary(&t);
+	one = step;
+	one.requests = 2;
+	kv_ok(kv_step_restore(&one, true, 0, &op, kv_err));
+	ck_assert_uint_eq(end(op, 0).lease_spent, 2);
+	okv_op_release(op);
+	for (uint32_t r = 0; r < 2; r++)
+		ck_assert_uint_eq(kv_step_wrong(&step, r), 0);
+	kv_step_fini(&step);
+	kv_tensors_close(&t);
+	okv_namespace_close(own);
+	kv_local_stop(&l);
+}
+END_TEST
+
 /* ---- readiness and cancels ---- */
 
 /* The last stretch's page of one layer does not move: earlier layers are ready, this one is not. */
@@ -410,6 +465,7 @@ int main(void)
 	tcase_add_test(t, stretches_of_a_publish_may_share_pages);
 	tcase_add_test(t, limits_are_named);
 	tcase_add_loop_test(t, a_layer_waits_for_its_last_stretch, 0, 2);
+	tcase_add_loop_test(t, budgets_refuse_the_whole_step, 0, 2);
 	suite_add_tcase(s, t);
 	return kv_suite_run(s);
 }
