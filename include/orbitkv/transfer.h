@@ -58,7 +58,8 @@ struct okv_restore_group {
 	struct okv_lease *lease; /* a handle of this engine and namespace, or NULL */
 	/* A lease of this namespace that any session got from a lookup, or NULL. It needs no handle
 	 * in this session and takes none of OKV_MAX_LEASES. The Manager finds it, checks the range,
-	 * spends a share and renews the TTL. Some session must still hold the lease. */
+	 * spends a share and renews the TTL. Some session must hold the lease until then: a handle
+	 * of another session, until this operation ended; one of this session, until it started. */
 	const struct okv_lease_id *lease_id;
 };
 
