@@ -100,6 +100,50 @@ OKV_EXPORT void okv_namespace_close(struct okv_namespace *ns);
 /** Bytes that one block of the group has on one rank; 0 for an unknown group. */
 OKV_EXPORT uint64_t okv_namespace_block_bytes(const struct okv_namespace *ns, uint32_t group);
 
+#define OKV_MAX_NAMESPACE_BYTES 131072u /* of an exported namespace, at most */
+
+/**
+ * Write what names the namespace, its identity and its schema, as bytes from which another process
+ * opens the same namespace: okv_namespace_import(). Equal namespaces give equal bytes. *ret_size is
+ * the size, also when the bytes do not fit; buffer may be NULL with capacity 0.
+ *
+ * Errors   OKV_E_LIMIT: capacity is smaller than *ret_size; nothing was written. OKV_E_INVAL
+ * (NULL). Blocks   never.   Threads any.
+ */
+OKV_EXPORT int okv_namespace_export(const struct okv_namespace *ns, void *buffer, uint64_t capacity,
+				    uint64_t *ret_size);
+/**
+ * Open a namespace from such bytes, which are checked and copied. They may come from any process,
+ * and from an engine of another Manager. Everything else is that of okv_namespace_open().
+ *
+ * Errors   OKV_E_INVAL: the bytes are not what okv_namespace_export() of this version writes.
+ */
+OKV_EXPORT int okv_namespace_import(struct okv_engine *engine, const void *bytes, uint64_t size,
+				    struct okv_namespace **ret_ns, struct okv_error *err);
+
+/** A group of a namespace, as it was opened or imported. */
+struct okv_group_info {
+	uint32_t kind; /* enum okv_group_kind */
+	uint32_t block_tokens;
+	uint32_t window_tokens;
+	uint32_t layer_count;
+	uint64_t block_bytes; /* that one block has on one rank */
+	char layout_tag[32];  /* terminated */
+};
+
+/** Numbers of the whole namespace. OKV_E_INVAL for NULL. Blocks never.   Threads any. */
+OKV_EXPORT int okv_namespace_shape(const struct okv_namespace *ns, uint32_t *ret_groups,
+				   uint32_t *ret_layers, uint32_t *ret_rank_slots);
+/** One group. OKV_E_INVAL for an unknown one and NULL. Blocks never.   Threads any. */
+OKV_EXPORT int okv_namespace_group(const struct okv_namespace *ns, uint32_t group,
+				   struct okv_group_info *ret_info);
+/**
+ * One layer, counted through all groups as in okv_binding_options. OKV_E_INVAL for an unknown one
+ * and NULL. Blocks never.   Threads any.
+ */
+OKV_EXPORT int okv_namespace_layer(const struct okv_namespace *ns, uint32_t layer,
+				   struct okv_layer_schema *ret_layer);
+
 enum okv_device_kind {
 	OKV_DEVICE_HOST = 1,
 	OKV_DEVICE_CUDA = 2, /* the CUDA driver is loaded at run time */

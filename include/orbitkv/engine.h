@@ -126,6 +126,13 @@ OKV_EXPORT int okv_engine_poll(struct okv_engine *engine, struct okv_completion 
  */
 OKV_EXPORT int okv_engine_state(struct okv_engine *engine);
 
+/**
+ * The run of the Manager that this engine is connected to: a random number of its start, never 0.
+ * Engines with equal numbers use the same blocks and leases; a lease id of another run is unknown.
+ * 0 for NULL. Blocks never.   Threads any.
+ */
+OKV_EXPORT uint64_t okv_engine_epoch(const struct okv_engine *engine);
+
 #ifdef __cplusplus
 }
 #endif

@@ -170,6 +170,11 @@ int okv_engine_state(struct okv_engine *engine)
 	return oki_engine_usable(engine, NULL);
 }
 
+uint64_t okv_engine_epoch(const struct okv_engine *engine)
+{
+	return engine ? engine->welcome.epoch : 0;
+}
+
 int okv_stats_get(struct okv_engine *engine, struct okv_engine_stats *ret_stats)
 {
 	if (!engine || !ret_stats)

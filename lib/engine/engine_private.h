@@ -88,6 +88,8 @@ struct okv_namespace {
 	struct okv_engine *engine;
 	uint32_t id;
 	struct oki_schema schema;
+	uint8_t *canonical; /* owned; what names it */
+	size_t canonical_bytes;
 };
 
 enum oki_admission { OKI_OPEN, OKI_QUIESCED, OKI_CLOSED };

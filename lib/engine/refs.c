@@ -85,6 +85,7 @@ void okv_namespace_close(struct okv_namespace *ns)
 		return;
 	struct okv_engine *engine = ns->engine;
 	oki_schema_fini(&ns->schema);
+	free(ns->canonical);
 	free(ns);
 	oki_engine_put(engine);
 }

@@ -208,6 +208,8 @@ int okv_manager_create(const struct okv_manager_options *opts, struct okv_manage
 		rc = oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, errno, "getrandom");
 		goto destroy;
 	}
+	if (m->epoch == 0)
+		m->epoch = 1; /* 0 means none */
 	rc = init_threads(m, err);
 	if (!rc)
 		rc = init_memory(m, err);

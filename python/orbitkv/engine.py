@@ -126,6 +126,12 @@ class Engine(Handle):
         with self._use() as engine:
             return Status(lib.okv_engine_state(engine))
 
+    @property
+    def epoch(self) -> int:
+        """Which run of the Manager this is: equal for all engines that share its blocks."""
+        with self._use() as engine:
+            return int(lib.okv_engine_epoch(engine))
+
     def fileno(self) -> int:
         """A descriptor for poll and select: readable while poll() has something to say.
 

@@ -121,9 +121,33 @@ class Namespace(Handle):
         err = ffi.new("struct okv_error *")
         with engine._use() as engine_handle:
             check(lib.okv_namespace_open(engine_handle, opts, ns, err), err)
-        self._adopt(ns[0], lib.okv_namespace_close)
+        self._take(engine, ns[0])
+
+    def _take(self, engine: Engine, handle: Any) -> None:
+        self._adopt(handle, lib.okv_namespace_close)
         self.engine = engine
-        self.schema = tuple(schema)
+        self.rank_slots, self.schema = _shape(handle)
+
+    @classmethod
+    def from_bytes(cls, engine: Engine, data: bytes) -> Namespace:
+        """Open the namespace that `export()` wrote, here or in another process."""
+        ns = ffi.new("struct okv_namespace **")
+        err = ffi.new("struct okv_error *")
+        with engine._use() as engine_handle:
+            raw = ffi.from_buffer(data)
+            check(lib.okv_namespace_import(engine_handle, raw, len(raw), ns, err), err)
+        self = cls.__new__(cls)
+        self._take(engine, ns[0])
+        return self
+
+    def export(self) -> bytes:
+        """Identity and schema as bytes: equal for equal namespaces. See `from_bytes()`."""
+        size = ffi.new("uint64_t *")
+        with self._use() as ns:
+            lib.okv_namespace_export(ns, ffi.NULL, 0, size)
+            data = ffi.new("uint8_t[]", size[0])
+            check(lib.okv_namespace_export(ns, data, size[0], size))
+        return bytes(ffi.buffer(data))
 
     def block_bytes(self, group: int = 0) -> int:
         """Bytes that one block of the group has on one rank; 0 for an unknown group."""
@@ -186,6 +210,28 @@ class Namespace(Handle):
         with self._use() as ns:
             check(lib.okv_lookup(ns, opts, result, lease, err), err)
         del keep
+
+
+def _shape(handle: Any) -> tuple[int, tuple[GroupSchema, ...]]:
+    groups, layers, rank_slots = (ffi.new("uint32_t *") for _ in range(3))
+    check(lib.okv_namespace_shape(handle, groups, layers, rank_slots))
+    info = ffi.new("struct okv_group_info *")
+    layer = ffi.new("struct okv_layer_schema *")
+    schema = []
+    first = 0
+    for group in range(groups[0]):
+        check(lib.okv_namespace_group(handle, group, info))
+        shapes = []
+        for i in range(first, first + info.layer_count):
+            check(lib.okv_namespace_layer(handle, i, layer))
+            sizes = tuple(layer.segment_bytes[0 : layer.segment_count])
+            shapes.append(LayerSchema(layer.order, sizes))
+        first += info.layer_count
+        tag = ffi.string(info.layout_tag).decode()
+        schema.append(
+            GroupSchema(info.block_tokens, tag, tuple(shapes), info.kind, info.window_tokens)
+        )
+    return rank_slots[0], tuple(schema)
 
 
 def _identity_fields(fields: Mapping[str, bytes | str], keep: list[Any]) -> tuple[Any, int]:

@@ -275,3 +275,18 @@ def test_a_salt_shares_nothing(engine: orbitkv.Engine) -> None:
     for identity in ({"salt": "s"}, {"adapter": "s"}, {"fields": {"x": "s"}}, {"revision": ""}):
         other = orbitkv.Namespace(engine, model="test", schema=schema(), **identity)
         assert other.lookup(Keys(keys())) is None
+
+
+def test_an_exported_namespace(tensors: Tensors) -> None:
+    data = tensors.namespace.export()
+    with orbitkv.Namespace.from_bytes(tensors.namespace.engine, data) as same:
+        assert same.schema == tensors.namespace.schema
+        assert same.rank_slots == tensors.namespace.rank_slots
+        assert same.export() == data
+        tensors.fill(FROM)
+        tensors.publish(FROM)
+        assert same.peek(Keys(keys())).tokens == BLOCKS * TOKENS
+    for cut in (0, 1, len(data) - 1):
+        with pytest.raises(orbitkv.CallError):
+            orbitkv.Namespace.from_bytes(tensors.namespace.engine, data[:cut])
+    assert tensors.namespace.engine.epoch != 0

@@ -552,6 +552,109 @@ START_TEST(s41_handshakes_at_once)
 }
 END_TEST
 
+/* ---- from another process ---- */
+
+static struct okv_namespace *import(struct okv_engine *by, const struct okv_namespace *ns)
+{
+	uint8_t bytes[4096];
+	uint64_t size;
+	struct okv_namespace *made = NULL;
+	kv_ok(okv_namespace_export(ns, bytes, sizeof(bytes), &size));
+	kv_ok(okv_namespace_import(by, bytes, size, &made, kv_err));
+	return made;
+}
+
+START_TEST(an_imported_namespace_is_the_same)
+{
+	struct identity id;
+	struct kv_tensors t;
+	identity_init(&id);
+	id.opts.group_count = 2;
+	id.opts.rank_slots = 1;
+	id.opts.salt = "s";
+	id.opts.field_count = 3;
+	struct okv_namespace *ns = identity_open(&id);
+	struct okv_namespace *same = import(engine, ns), *again = import(engine, same);
+	tensors_open(&t, &id, ns);
+	const struct kv_blocks b[2] = {{.group = 0, .count = 1, .pages = page0},
+				       {.group = 1, .count = 1, .pages = page0}};
+	struct okv_op_result r;
+	kv_ok(kv_blocks_publish(&t, 1, b, 2, &r));
+	ck_assert(is_hit(same, 2));
+	ck_assert(is_hit(again, 2));
+
+	uint32_t groups, layers, ranks;
+	struct okv_group_info g;
+	struct okv_layer_schema l;
+	kv_ok(okv_namespace_shape(again, &groups, &layers, &ranks));
+	ck_assert_uint_eq(groups, 2);
+	ck_assert_uint_eq(layers, 4);
+	ck_assert_uint_eq(ranks, 1);
+	kv_ok(okv_namespace_group(again, 1, &g));
+	ck_assert_uint_eq(g.block_tokens, 16);
+	ck_assert_uint_eq(g.layer_count, 2);
+	ck_assert_uint_eq(g.block_bytes, okv_namespace_block_bytes(ns, 1));
+	ck_assert_str_eq(g.layout_tag, "NHD");
+	kv_ok(okv_namespace_layer(again, 3, &l));
+	ck_assert_uint_eq(l.order, 3);
+	ck_assert_uint_eq(l.segment_count, 2);
+	ck_assert_uint_eq(l.segment_bytes[1], 64);
+	ck_assert_int_eq(okv_namespace_group(again, 2, &g), OKV_E_INVAL);
+	ck_assert_int_eq(okv_namespace_layer(again, 4, &l), OKV_E_INVAL);
+	kv_tensors_close(&t);
+	okv_namespace_close(ns);
+	okv_namespace_close(same);
+	okv_namespace_close(again);
+}
+END_TEST
+
+START_TEST(bytes_that_no_export_wrote_are_refused)
+{
+	struct identity id;
+	uint8_t bytes[4096], bad[4096];
+	uint64_t size, need;
+	identity_init(&id);
+	id.opts.field_count = 3;
+	struct okv_namespace *ns = identity_open(&id), *made = NULL;
+	struct okv_error err;
+	ck_assert_int_eq(okv_namespace_export(ns, NULL, 0, &need), OKV_E_LIMIT);
+	ck_assert_int_eq(okv_namespace_export(ns, bytes, need - 1, &size), OKV_E_LIMIT);
+	kv_ok(okv_namespace_export(ns, bytes, need, &size));
+	ck_assert_uint_eq(size, need);
+	for (uint64_t cut = 0; cut < size; cut++)
+		ck_assert_int_eq(okv_namespace_import(engine, bytes, cut, &made, &err),
+				 OKV_E_INVAL);
+	/* A flipped bit is another namespace or none, never a crash or the same one. */
+	for (uint64_t bit = 0; bit < size * 8; bit++) {
+		memcpy(bad, bytes, size);
+		bad[bit / 8] ^= (uint8_t)(1u << bit % 8);
+		int rc = okv_namespace_import(engine, bad, size, &made, &err);
+		if (rc) {
+			ck_assert_msg(rc == OKV_E_INVAL || rc == OKV_E_LIMIT, "%s", err.text);
+			continue;
+		}
+		uint8_t other[4096];
+		kv_ok(okv_namespace_export(made, other, sizeof(other), &need));
+		ck_assert_uint_eq(need, size);
+		ck_assert_mem_eq(other, bad, size);
+		okv_namespace_close(made);
+	}
+	okv_namespace_close(ns);
+}
+END_TEST
+
+START_TEST(an_epoch_names_the_run_of_a_manager)
+{
+	const struct okv_manager_options o = kv_local_options(16u << 20);
+	struct kv_local other;
+	ck_assert_uint_ne(okv_engine_epoch(engine), 0);
+	ck_assert_uint_eq(okv_engine_epoch(NULL), 0);
+	kv_local_start(&other, &o, 0, &(struct kv_shape){0});
+	ck_assert_uint_ne(okv_engine_epoch(engine), okv_engine_epoch(other.engine));
+	kv_local_stop(&other);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("identity");
@@ -564,6 +667,9 @@ int main(void)
 	tcase_add_test(t, s40_two_ranks_get_the_minimum);
 	tcase_add_test(t, s41_counts_that_disagree_cost_nothing);
 	tcase_add_test(t, s41_handshakes_at_once);
+	tcase_add_test(t, an_imported_namespace_is_the_same);
+	tcase_add_test(t, bytes_that_no_export_wrote_are_refused);
+	tcase_add_test(t, an_epoch_names_the_run_of_a_manager);
 	suite_add_tcase(s, t);
 	return kv_suite_run(s);
 }
