@@ -111,9 +111,7 @@ def geometry(
             axes.append(Axis(pages, stride, "kernel"))
             axes.sort(key=lambda a: a.stride, reverse=True)
             count, stride, pages = num_blocks, stride * pages, 1
-    return Geometry(
-        tensor.data_ptr(), stride, count, pages, tuple(_pieces(axes, element)), order
-    )
+    return Geometry(tensor.data_ptr(), stride, count, pages, tuple(_pieces(axes, element)), order)
 
 
 def joined(parts: Sequence[Geometry]) -> Geometry:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..binding import Device, Layer
-from ..namespace import MAX_GROUPS, MAX_LAYERS, MAX_SEGMENTS, GroupKind, GroupSchema, LayerSchema
+from ..namespace import MAX_GROUPS, MAX_LAYERS, MAX_SEGMENTS, GroupSchema, LayerSchema
 from . import specs
 from .geometry import Geometry, Unsupported, geometry, joined
 
