@@ -32,11 +32,11 @@ def check(engine: Any, layout: Layout, number: int, tensors: list[tuple[Tensor, 
     def wipe() -> None:
         memory.data[:] = noise
 
-    fake.move(engine, layout, number, wipe)
+    moved = fake.move(engine, layout, number, wipe)
     expected = bytearray(noise)
     for tensor, axis in tensors:
         rows = tensor.shape[axis] // BLOCKS
-        for i in fake.move.restored:  # type: ignore[attr-defined]
+        for i in moved:
             for row in range(rows):
                 source = tensor.places(axis, FROM[i] * rows + row)
                 target = tensor.places(axis, TO[i] * rows + row)
@@ -62,7 +62,7 @@ SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None, int, int]] = {
     "MLA": ((B, N, H * C), None, 0, 1),
     "kernel blocks": ((B * 2, H, N // 2, C), None, 0, 1),
     "kernel blocks, apart": ((2, B * 2, N // 2, H, C // 2), None, 1, 2),
-    "kernel blocks, heads outside": ((B * 2, H, N // 2, C), dense((B * 2, H, N // 2, C), (1, 0, 2, 3)), 0, H),
+    "kernel blocks, heads outside": ((B * 2, H, 2, C), dense((B * 2, H, 2, C), (1, 0, 2, 3)), 0, H),
     "padded": ((B, H, N, C), (H * N * C + 24, N * C, C, 1), 0, 1),
     "padded inside": ((B, H, N, C), (2 * H * N * C, 2 * N * C, C, 1), 0, H),
 }  # fmt: skip
@@ -194,7 +194,8 @@ def test_a_group_of_different_layers(engine: orbitkv.Engine) -> None:
 
 
 def tag(shape: tuple[int, ...], strides: Any = None, page: int = PAGE, **more: Any) -> str:
-    return plan_one(Tensor(Memory(8 * BLOCKS * PAGE), shape, strides), page, **more).groups[0].layout_tag  # fmt: skip
+    tensor = Tensor(Memory(8 * BLOCKS * PAGE), shape, strides)
+    return plan_one(tensor, page, **more).groups[0].layout_tag
 
 
 def test_the_tag_tells_orders_of_bytes_apart() -> None:
@@ -272,29 +273,48 @@ def test_what_cannot_be_cached_is_refused(name: str) -> None:
         plan(config(group(spec, "layers.0")), {"layers.0": tensor}, vllm_config=vllm_config())
 
 
+def bad_tensors() -> dict[str, tuple[Tensor, int, str]]:
+    memory = Memory(1 << 20)
+    heads = orbitkv.MAX_SEGMENTS + 1
+    outside = (BLOCKS, heads, N, C)
+    return {
+        "no blocks": (Tensor(memory, (5, H, N, C)), PAGE, "no dimension of 12 blocks"),
+        "folded": (Tensor(memory, (BLOCKS, H, N, C), (64, 0, 8, 1)), PAGE, "share bytes"),
+        "xpu": (Tensor(memory, (BLOCKS, H, N, C), device="xpu"), PAGE, "devices of type xpu"),
+        "pieces": (
+            Tensor(memory, outside, dense(outside, (1, 0, 2, 3))),
+            heads * N * C * 2,
+            f"lies in {heads} pieces",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", bad_tensors())
+def test_tensors_that_cannot_be_mapped(name: str) -> None:
+    tensor, page, words = bad_tensors()[name]
+    with pytest.raises(Unsupported, match=words):
+        plan_one(tensor, page)
+
+
 def test_other_refusals() -> None:
-    memory = Memory(BLOCKS * PAGE)
-    tensor = Tensor(memory, (BLOCKS, H, N, C))
-    good = config(group(fake.FullAttentionSpec(PAGE), "layers.0"))
+    tensor = Tensor(Memory(BLOCKS * PAGE), (BLOCKS, H, N, C))
+    other = Tensor(Memory(BLOCKS * PAGE), (BLOCKS, H, N, C))
+    spec = fake.FullAttentionSpec(PAGE)
+    good, tiny = config(group(spec, "layers.0")), config(group(spec, "layers.0"), blocks=2)
+    encoder = config(group(fake.EncoderOnlyAttentionSpec(), "layers.0"))
     vc = vllm_config()
     with pytest.raises(Unsupported, match="belongs to no KV cache group"):
-        other = Tensor(Memory(BLOCKS * PAGE), (BLOCKS, H, N, C))
         plan(good, {"layers.0": tensor, "layers.1": other}, vllm_config=vc)
     with pytest.raises(Unsupported, match=r"layers\.0 of KV cache group 0 has no tensor"):
         plan(good, {}, vllm_config=vc)
-    with pytest.raises(Unsupported, match="no dimension of 12 blocks"):
-        plan_one(Tensor(memory, (5, H, N, C)))
-    with pytest.raises(Unsupported, match="share bytes"):
-        plan_one(Tensor(memory, (BLOCKS, H, N, C), (64, 0, 8, 1)))
-    with pytest.raises(Unsupported, match="devices of type xpu"):
-        plan_one(Tensor(memory, (BLOCKS, H, N, C), device="xpu"))
-    with pytest.raises(Unsupported, match="calculate-kv-scales"):
-        vc.cache_config.calculate_kv_scales = True
-        plan(good, {"layers.0": tensor}, vllm_config=vc)
     with pytest.raises(Unsupported, match="too small"):
-        cfg = config(group(fake.FullAttentionSpec(PAGE), "layers.0"), blocks=2)
-        plan(cfg, {"layers.0": tensor}, vllm_config=vllm_config())
-    heads = orbitkv.MAX_SEGMENTS + 1
-    with pytest.raises(Unsupported, match=f"lies in {heads} pieces"):
-        shape = (BLOCKS, heads, N, C)
-        plan_one(Tensor(Memory(1 << 20), shape, dense(shape, (1, 0, 2, 3))), heads * N * C * 2)
+        plan(tiny, {"layers.0": tensor}, vllm_config=vc)
+    with pytest.raises(Unsupported, match="no layer of this model"):
+        plan(encoder, {"layers.0": tensor}, vllm_config=vc)
+    many = [group(spec, f"layers.{i}") for i in range(orbitkv.MAX_GROUPS + 1)]
+    caches = {f"layers.{i}": tensor for i in range(len(many))}
+    with pytest.raises(Unsupported, match="KV cache groups, and OrbitKV takes"):
+        plan(config(*many), caches, vllm_config=vc)
+    vc.cache_config.calculate_kv_scales = True
+    with pytest.raises(Unsupported, match="calculate-kv-scales"):
+        plan(good, {"layers.0": tensor}, vllm_config=vc)

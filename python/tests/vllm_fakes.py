@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import random
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace as Object
 from typing import Any
@@ -16,6 +15,7 @@ from orbitkv.vllm.layout import Layout
 
 BLOCKS = 12
 FROM, TO = [3, 7, 1, 10], [2, 11, 6, 4]
+_models = itertools.count()
 
 
 class Memory:
@@ -140,20 +140,22 @@ def one_group(layout: Layout, number: int) -> tuple[list[Any], list[Any]]:
     return [layout.groups[number]], layout.layers[start : start + len(layout.groups[number].layers)]
 
 
-def move(engine: Any, layout: Layout, number: int, wipe: Any) -> None:
-    """Publish the blocks FROM of one group, wipe, and restore them to TO."""
+def move(engine: Any, layout: Layout, number: int, wipe: Any) -> range:
+    """Publish the blocks FROM of one group, wipe, and restore to TO what a prefix needs of them."""
     schema, layers = one_group(layout, number)
-    with orbitkv.Namespace(engine, model=f"m{random.random()}", schema=schema) as namespace:
-        with orbitkv.Binding(namespace, layers) as binding:
-            keys = Keys([f"key{i:29d}".encode() for i in range(len(FROM))])
-            pages = layout.pages(number, FROM)
-            binding.publish(PublishGroup(keys, pages)).wait(30)
-            wipe()
-            lease = namespace.lookup(keys)
-            assert lease is not None
-            with lease:
-                hit = lease.hits[0]
-                pages = layout.pages(number, TO[hit.first : hit.first + hit.count])
-                binding.restore(lease, RestoreGroup(pages, first=hit.first)).wait(30)
+    keys = Keys([f"key{i:29d}".encode() for i in range(len(FROM))])
+    name = f"model{next(_models)}"
+    with (
+        orbitkv.Namespace(engine, model=name, schema=schema) as namespace,
+        orbitkv.Binding(namespace, layers) as binding,
+    ):
+        binding.publish(PublishGroup(keys, layout.pages(number, FROM))).wait(30)
+        wipe()
+        lease = namespace.lookup(keys)
+        assert lease is not None
+        with lease:
+            hit = lease.hits[0]
             assert hit.first + hit.count == len(FROM)
-    move.restored = range(hit.first, hit.first + hit.count)  # type: ignore[attr-defined]
+            pages = layout.pages(number, TO[hit.first :])
+            binding.restore(lease, RestoreGroup(pages, first=hit.first)).wait(30)
+    return range(hit.first, len(FROM))

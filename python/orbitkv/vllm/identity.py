@@ -38,7 +38,9 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, (set, frozenset)):
         return sorted(map(str, value))
-    if type(value).__repr__ is object.__repr__:  # it would print an address
+    if "__repr__" not in {
+        n for c in type(value).__mro__[:-1] for n in vars(c)
+    }:  # it would print an address
         return type(value).__name__
     return str(value)
 

@@ -71,8 +71,8 @@ def _check_config(config: Any, vllm_config: Any) -> None:
     cache = getattr(vllm_config, "cache_config", None)
     if getattr(cache, "calculate_kv_scales", False):
         raise Unsupported(
-            "--calculate-kv-scales takes the scales of the KV cache from the first request, so that "
-            "blocks mean something else after each start"
+            "--calculate-kv-scales takes the scales of the KV cache from the first request, so "
+            "that blocks mean something else after each start"
         )
     if getattr(cache, "use_replayssm", False):
         raise Unsupported(
@@ -152,7 +152,7 @@ def _backends(vllm_config: Any) -> dict[str, str]:
     )
     found = {}
     for name, layer in (context or {}).items():
-        backend = getattr(layer, "attn_backend", None)
+        backend: Any = getattr(layer, "attn_backend", None)
         if backend is None and hasattr(layer, "get_attn_backend"):
             backend = layer.get_attn_backend()
         kind = backend.get_name() if hasattr(backend, "get_name") else type(layer).__name__
@@ -195,6 +195,7 @@ def _assemble(
         order = "\n".join(entry.order for entry in entries)
         orders.append(order)
         kind = specs.kind_of(number, group, vllm_config)
+        assert kind.kind is not None
         schemas.append(
             GroupSchema(
                 block_tokens=specs.block_tokens(group.kv_cache_spec, vllm_config),
@@ -279,7 +280,7 @@ def plan_cross_layers(config: Any, tensor: Any, *, vllm_config: Any) -> Layout:
     cached = _cached_groups(config, vllm_config)
     if len(cached) != 1:
         raise Unsupported("a tensor of all layers, but several KV cache groups")
-    number, group = cached[0]
+    group = cached[0][1]
     where = geometry(tensor, config.num_blocks, axis=0)
     names = sorted(group.layer_names, key=natural)
     each = [specs.of_layer(group.kv_cache_spec, name) for name in names]

@@ -21,10 +21,10 @@ UNIFORM = {"UniformTypeKVCacheSpecs"}
 NO_CACHE = {"EncoderOnlyAttentionSpec"}
 
 REFUSED = {
-    "CrossAttentionSpec": "cross-attention blocks hold an encoder's input, which their keys, made of "
-    "the decoder's tokens, do not name",
-    "RSWASpec": "reference sliding windows compute other values for a token of the prompt than for "
-    "the same token when it was generated",
+    "CrossAttentionSpec": "cross-attention blocks hold an encoder's input, which their keys, made "
+    "of the decoder's tokens, do not name",
+    "RSWASpec": "reference sliding windows compute other values for a token of the prompt than "
+    "for the same token when it was generated",
     "CircularBufferSpec": "a ring of tokens still to be compressed is in no cached block",
     "HiSparseHotSpec": "HiSparse pages belong to requests, not to prefixes",
     "HiSparseResidentSpec": "HiSparse pages belong to requests, not to prefixes",

@@ -30,8 +30,8 @@ SETTINGS = (
 
 PIECE = 4096
 SMALL = 64 << 10  # a tensor up to this size is read whole
-PIECES = 8  # of each larger tensor, fewer in models of very many tensors
-PIECES_IN_ALL = 32768  # what a model may cost: 128 MiB
+PIECES = 32  # of each larger tensor, fewer in models of very many tensors
+PIECES_IN_ALL = 65536  # what a model may cost: 256 MiB, and two pieces of each tensor
 STEP = 1 << 20  # of a file that is no safetensors file, one piece of each step is read
 FIRST = 1 << 20  # and its beginning whole
 LONGEST_HEADER = 256 << 20
