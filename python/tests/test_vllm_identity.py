@@ -285,6 +285,12 @@ def test_settings_that_change_the_numbers(model: Path) -> None:
     assert name_of(model, hf={"_name_or_path": "x", "transformers_version": "9"}) == name_of(model)
 
 
+def test_no_addresses(model: Path) -> None:
+    """Objects without a text of their own are the same in each process."""
+    first, second = (name_of(model, hf={"x": [object(), lambda: None, {3, 1}]}) for _ in range(2))
+    assert first == second
+
+
 def test_a_drafter_belongs_to_it(model: Path, tmp_path: Path) -> None:
     def draft(path: Path, tokens: int = 3) -> Any:
         return Object(

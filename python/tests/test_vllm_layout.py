@@ -273,6 +273,17 @@ def test_what_cannot_be_cached_is_refused(name: str) -> None:
         plan(config(group(spec, "layers.0")), {"layers.0": tensor}, vllm_config=vllm_config())
 
 
+def test_the_bytes_of_a_block_as_vllm_0_20_says_them() -> None:
+    from orbitkv.vllm.specs import bytes_of_block
+
+    old = fake.Object(block_size=4, num_kv_heads=2, page_size_bytes=512, page_size_padded=None)
+    assert bytes_of_block(old) == 512
+    old.page_size_padded, old.page_size_bytes, old.real_page_size_bytes = 600, 600, 500
+    assert bytes_of_block(old) == 500
+    old.kv_quant_mode = fake.Object(is_per_token_head=True)
+    assert bytes_of_block(old) == 500 + 2 * 4 * 4 * 2
+
+
 def bad_tensors() -> dict[str, tuple[Tensor, int, str]]:
     memory = Memory(1 << 20)
     heads = orbitkv.MAX_SEGMENTS + 1

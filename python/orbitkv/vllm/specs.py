@@ -148,7 +148,13 @@ def bytes_of_block(spec: Any) -> int:
                 count *= size
             total += count
         return total
-    return int(spec.unpadded_page_size_bytes)
+    if hasattr(spec, "unpadded_page_size_bytes"):
+        return int(spec.unpadded_page_size_bytes)
+    if getattr(spec, "page_size_padded", None) is None:
+        return int(spec.page_size_bytes)
+    mode = getattr(spec, "kv_quant_mode", None)  # vLLM 0.20
+    scales = 8 * spec.block_size * spec.num_kv_heads  # of K and of V, 4 bytes each
+    return int(spec.real_page_size_bytes) + (scales if mode and mode.is_per_token_head else 0)
 
 
 def check_bytes(name: str, mapped: int, wanted: int) -> None:
