@@ -26,7 +26,9 @@ class Layout:
     layer_index: dict[str, int]  # layer name to its place in `layers`
     group_ids: list[int]  # vLLM's number of each group
     pages_per_block: list[int]  # of each group
-    shares_bytes: bool  # groups lie on top of each other: a block belongs to one of them at a time
+    # Groups lie on top of each other, so that a block belongs to one of them at a time; also true
+    # where they lie between each other.
+    shares_bytes: bool
     device: Device
     device_index: int
     slot: int  # this rank among the tensor-parallel ranks
@@ -130,7 +132,7 @@ def _group_entries(
 
 
 def _share_bytes(groups: Sequence[Sequence[_Entry]]) -> bool:
-    """Do layers of different groups lie on top of each other? Exact enough: by whole spans."""
+    """Do the memory ranges of layers of different groups overlap?"""
     spans = sorted(
         (entry.map.base, entry.map.base + entry.map.span, number)
         for number, entries in enumerate(groups)
