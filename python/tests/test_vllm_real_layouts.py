@@ -6,6 +6,7 @@ Needs vLLM; with another Python than that of the other tests: doc/vllm-layouts.m
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,6 +72,13 @@ def nemotron_h() -> Specs:
     return layers(16, lambda i: full(4, 128, 528) if i in (3, 8) else state)
 
 
+def jamba() -> Specs:
+    """Pages of states padded to those of attention, as vLLM does for most hybrid models."""
+    page = full(4, 128, 528).page_size_bytes
+    state = dataclasses.replace(mamba(528, (3, 1280), (16, 80, 64)), page_size_padded=page)
+    return layers(16, lambda i: full(4, 128, 528) if i % 8 == 4 else state)
+
+
 def deepseek_v32() -> Specs:
     found = {}
     for i in range(5):
@@ -112,6 +120,7 @@ MODELS: dict[str, Specs] = {
     "deepseek-v3.2": deepseek_v32(),
     "qwen3-next": qwen3_next(),
     "nemotron-h": nemotron_h(),
+    "jamba": jamba(),
     "mamba": layers(4, mamba(16, (64, 3), (16, 80, 16))),
 }
 
