@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's half: what is found, what is loaded, what is saved. It has no tensors.
+
+Needs nothing of vLLM but the objects that it is given, so that it is tested without vLLM.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable
+
+from ..errors import Error
+from ..namespace import MAX_BLOCKS, GroupKind
+from .calls import Found, SchedulerSession, means_lost
+from .link import Link
+from .meta import Description, Load, Place, Save, StepMeta, WorkerMeta
+from .options import Options
+from .stats import Stats
+
+_OFFER_SECONDS = 2.0  # how long a lookup is believed: leases live longer
+_PATIENT_ASKS = 200  # how often vLLM is asked to come back while no worker described its cache
+
+
+@dataclasses.dataclass
+class Offer:
+    """What vLLM was told about a waiting request."""
+
+    found: Found
+    computed: int
+    made: float
+
+
+@dataclasses.dataclass
+class Known:
+    """A request that vLLM has."""
+
+    request: Any
+    blocks: list[list[int]]  # of each group, as vLLM numbers them; 0: none
+    saved: list[int]  # of each group, blocks that need no save
+    offer: Offer | None = None
+    preemptions: int = 0  # of the request, when it got its blocks
+    failed: bool = False  # a load failed: it is computed, and never offered a load again
+
+
+@dataclasses.dataclass
+class Running:
+    """A load that workers have not all ended."""
+
+    request_id: str
+    found: Found
+    ranks: int = 0
+    within: frozenset[int] = frozenset()  # the blocks, of a load within a step
+
+
+class Scheduler:
+    """Answers vLLM's scheduler."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        hash_tokens: int,
+        ranks: int,
+        stages: int,
+        drafts: bool,
+        in_order: bool,
+        stats: Stats,
+        logger: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+        connect: Callable[[str | None, Sequence[Description]], Any] = SchedulerSession,
+    ) -> None:
+        self._options = options
+        self._hash_tokens = hash_tokens
+        self._ranks = ranks  # of one pipeline stage
+        self._stages = stages
+        self._drafts = drafts  # speculative decoding rewrites the last block
+        self._in_order = in_order  # a step is over before the next one is scheduled
+        self._stats = stats
+        self._logger = logger
+        self._clock = clock
+        self._connect = connect
+        self._described: dict[int, Description] = {}
+        self._link: Link[Any] | None = None
+        self._refused = False
+        self._asks_left = _PATIENT_ASKS
+        self._known: dict[str, Known] = {}
+        self._loads: dict[int, Running] = {}
+        self._load_ids = itertools.count(1)
+        self._new_loads: list[Load] = []
+        self._reused: set[int] = set()
+        self._busy: set[str] = set()  # requests of the last step
+        self._drop = False
+        self._evict: Callable[[set[int]], None] | None = None
+
+    # ---- what the workers have
+
+    def described(self, descriptions: Iterable[Description]) -> None:
+        """A worker told what its cache looks like. The session opens when every stage did."""
+        for one in descriptions:
+            if one.refused and not self._refused:
+                self._refused = True
+                self._logger.error("OrbitKV: vLLM runs without the cache: %s", one.refused)
+            self._described.setdefault(one.stage, one)
+        if self._refused or self._link is not None or len(self._described) < self._stages:
+            return
+        stages = [self._described[stage] for stage in sorted(self._described)]
+        shapes = {
+            tuple((group.kind, group.block_tokens, group.window_tokens) for group in one.groups)
+            for one in stages
+        }
+        if len(shapes) > 1:
+            self._refused = True
+            self._logger.error(
+                "OrbitKV: vLLM runs without the cache: its pipeline stages have different groups"
+            )
+            return
+        self._groups = stages[0].groups
+        self._link = Link(
+            lambda: self._connect(self._options.socket, stages),
+            what="the scheduler",
+            logger=self._logger,
+        )
+        self._link.open()
+
+    def _session(self) -> Any:
+        return None if self._link is None or self._refused else self._link.session()
+
+    def _trouble(self, session: Any, error: Error, what: str) -> None:
+        self._stats.count("errors")
+        if means_lost(error):
+            assert self._link is not None
+            self._link.lost(session, f"{what}: {error}")
+        else:
+            self._logger.warning("OrbitKV: %s: %s", what, error)
+
+    # ---- a request is admitted
+
+    def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
+        """How many tokens behind the first `computed` ones the cache has, and whether they are
+        loaded while vLLM runs other requests."""
+        known = self._known.get(request.request_id)
+        if self._link is None and not self._refused and self._asks_left > 0:
+            self._asks_left -= 1
+            return None, False
+        session = self._session()
+        if session is None or (known is not None and known.failed):
+            return 0, False
+        if known is None:
+            known = self._remember(request)
+        now = self._clock()
+        offer = known.offer
+        if (
+            offer is None
+            or offer.computed != computed
+            or offer.found.session is not session
+            or now - offer.made > _OFFER_SECONDS
+        ):
+            self._withdraw(known)
+            found = self._look_up(session, request, computed)
+            if found is None:
+                return 0, False
+            known.offer = offer = Offer(found, computed, now)
+        return offer.found.tokens - computed, self._loads_behind()
+
+    def _keys(self, request: Any, group: int, tokens: int) -> list[bytes]:
+        """Keys of the whole blocks of a group in the first `tokens` tokens."""
+        step = self._groups[group].block_tokens // self._hash_tokens
+        hashes = request.block_hashes[: tokens // self._hash_tokens]
+        return list(hashes[step - 1 :: step])
+
+    def _look_up(self, session: Any, request: Any, computed: int) -> Found | None:
+        # The last token is always computed: vLLM samples from it.
+        limit = min(request.num_tokens - 1, len(request.block_hashes) * self._hash_tokens)
+        if limit < computed + self._options.min_tokens:
+            return None
+        if any(computed % group.block_tokens for group in self._groups):
+            return None  # vLLM shares the begun block with others: it cannot be written
+        keys = [self._keys(request, group, limit) for group in range(len(self._groups))]
+        if not all(keys):
+            return None
+        started = self._clock()
+        try:
+            found: Found | None = session.lookup(keys, self._ranks)
+        except Error as error:
+            self._trouble(session, error, "lookup")
+            return None
+        self._stats.count("lookups")
+        self._stats.count("lookup_seconds", self._clock() - started)
+        self._stats.count("queried_tokens", limit - computed)
+        if found is None:
+            return None
+        if found.tokens - computed < max(1, self._options.min_tokens):
+            found.close()
+            return None
+        return found
+
+    def _loads_behind(self) -> bool:
+        """Whether a load runs between the steps rather than within one.
+
+        Within a step it is overlapped with the layers that it has restored, but the other requests
+        of the step wait for it. A step whose load failed must not be followed by one that was
+        scheduled already: vLLM would believe the tokens of that.
+        """
+        safe = self._in_order and len(self._groups) == 1 and self._evict is not None
+        if self._options.load == "async" or not safe:
+            return True
+        return self._options.load == "auto" and bool(self._busy)
+
+    def _remember(self, request: Any) -> Known:
+        known = Known(request, [[] for _ in self._groups], [0] * len(self._groups))
+        self._known[request.request_id] = known
+        return known
+
+    def _withdraw(self, known: Known) -> None:
+        if known.offer is not None:
+            known.offer.found.close()
+            known.offer = None
+
+    def allocated(self, request: Any, blocks: Sequence[Sequence[int]], external: int) -> None:
+        """vLLM gave the request these blocks; `external` tokens of them are to be loaded."""
+        request_id = request.request_id
+        if self._link is None:
+            return
+        known = self._known.get(request_id) or self._remember(request)
+        offer = known.offer
+        self._take(known, blocks, offer.computed if offer is not None else 0)
+        if external <= 0:
+            self._withdraw(known)
+            return
+        assert offer is not None, "vLLM loads what nobody offered"
+        known.offer = None
+        end = offer.computed + external
+        places, complete = self._places(known, offer, end)
+        load = Load(
+            next(self._load_ids),
+            request_id,
+            offer.found.ids() if complete else [],
+            places,
+            self._loads_behind(),
+        )
+        within = frozenset() if load.behind else frozenset(load.block_numbers())
+        self._loads[load.load_id] = Running(request_id, offer.found, within=within)
+        self._new_loads.append(load)
+        known.saved = [end // group.block_tokens for group in self._groups]
+        self._stats.count("hits")
+        self._stats.count("hit_tokens", external)
+
+    def _places(self, known: Known, offer: Offer, end: int) -> tuple[list[Place], bool]:
+        """Where the blocks of a load go, and whether the lease covers them."""
+        places, complete = [], True
+        for number, group in enumerate(self._groups):
+            tokens = group.block_tokens
+            first = max(offer.computed // tokens, offer.found.first.get(number, 0))
+            blocks = known.blocks[number][first : end // tokens]
+            if group.kind != GroupKind.FULL and end != offer.found.tokens:
+                complete = False  # the window of a shorter prefix has other blocks
+            if 0 in blocks or len(blocks) < end // tokens - first:
+                complete = False
+            places.append(Place(number, first, [block for block in blocks if block]))
+        return places, complete
+
+    def _take(self, known: Known, blocks: Sequence[Sequence[int]], local_tokens: int) -> None:
+        """Learn the blocks of a request. What it did not have gets new content from now on, but
+        for the blocks of the `local_tokens` that vLLM's own cache has."""
+        if known.preemptions != known.request.num_preemptions:
+            known.preemptions = known.request.num_preemptions
+            known.blocks = [[] for _ in self._groups]
+        for mine, of_group, group in zip(known.blocks, blocks, self._groups):
+            self._reused.update(set(of_group[local_tokens // group.block_tokens :]).difference(mine))
+        known.blocks = [list(of_group) for of_group in blocks]
+
+    # ---- a step
+
+    def build(self, output: Any) -> StepMeta:
+        """What the workers do in the step that vLLM scheduled."""
+        meta = StepMeta(loads=self._new_loads, drop=self._drop)
+        self._new_loads, self._drop = [], False
+        self._busy = set(output.num_scheduled_tokens)
+        # What is computed behind a load that fails must not be saved. A single rank sees to that
+        # itself; several do not know of each other's failures before the step is over.
+        doubtful = self._ranks > 1 and any(not load.behind for load in meta.loads)
+        if self._link is not None:
+            ends = self._follow(output)
+            if self._session() is not None and self._options.save and not doubtful:
+                for request_id, end in ends.items():
+                    meta.saves += self._saves(request_id, end)
+        meta.reused, self._reused = self._reused, set()
+        return meta
+
+    def _follow(self, output: Any) -> dict[str, int]:
+        """Learn the blocks of the step's requests; how many tokens of each it will have computed."""
+        scheduled = output.num_scheduled_tokens
+        ends = {}
+        for new in output.scheduled_new_reqs:
+            known = self._known.get(new.req_id)
+            if known is None:
+                continue
+            self._take(known, new.block_ids, 0)
+            ends[new.req_id] = new.num_computed_tokens + scheduled[new.req_id]
+        cached = output.scheduled_cached_reqs
+        for i, request_id in enumerate(cached.req_ids):
+            known = self._known.get(request_id)
+            if known is None:
+                continue
+            blocks = cached.new_block_ids[i]
+            if blocks is not None:
+                if request_id in cached.resumed_req_ids:
+                    self._take(known, blocks, 0)
+                else:
+                    more = [mine + list(new) for mine, new in zip(known.blocks, blocks)]
+                    self._take(known, more, 0)
+            ends[request_id] = cached.num_computed_tokens[i] + scheduled[request_id]
+        for copy in getattr(output, "kv_cache_block_copies", None) or ():
+            self._reused.add(copy.dst_block_id)
+        return ends
+
+    def _saves(self, request_id: str, end: int) -> list[Save]:
+        known = self._known[request_id]
+        request = known.request
+        saves = []
+        for number, group in enumerate(self._groups):
+            if group.kind == GroupKind.STATE:
+                continue  # vLLM hands the blocks of states over one by one: not taken up yet
+            keys = self._keys(request, number, end)
+            ready = len(keys)
+            if self._drafts and end > request.num_prompt_tokens:
+                ready -= 1  # a rejected draft rewrites it
+            blocks = known.blocks[number]
+            ready = min(ready, len(blocks))
+            at = known.saved[number]
+            while at < ready:
+                # Blocks that left a window have no number any more.
+                if not blocks[at]:
+                    at += 1
+                    continue
+                upto = at
+                while upto < min(ready, at + MAX_BLOCKS) and blocks[upto]:
+                    upto += 1
+                saves.append(
+                    Save(
+                        request_id,
+                        Place(number, at, blocks[at:upto]),
+                        keys[at:upto],
+                        keys[at - 1] if at else None,
+                    )
+                )
+                at = upto
+            known.saved[number] = max(known.saved[number], ready)
+        return saves
+
+    # ---- what came of it
+
+    def ended(self, meta: WorkerMeta | None) -> None:
+        """The workers' news of a step."""
+        if not meta:
+            return
+        self.described(meta.descriptions)
+        for load_id in meta.failed:
+            running = self._loads.get(load_id)
+            if running is not None:
+                self._load_failed(running)
+        for load_id, ranks in meta.ended.items():
+            running = self._loads.get(load_id)
+            if running is None:
+                continue
+            running.ranks += ranks
+            if running.ranks >= self._ranks * self._stages:
+                del self._loads[load_id]
+                running.found.close()
+        if meta.connected:
+            # A new Manager has nothing: what runs is saved from its first block on.
+            for known in self._known.values():
+                known.saved = [0] * len(self._groups)
+
+    def _load_failed(self, running: Running) -> None:
+        known = self._known.get(running.request_id)
+        if known is not None:
+            known.failed = True
+        if running.within:
+            # Requests of that step may share the blocks, and have computed more from them. vLLM
+            # computes all that again but leaves it in its own cache meanwhile.
+            for other in self._known.values():
+                other.saved = [0] * len(self._groups)
+                blocks = other.blocks[0]
+                bad = next((i for i, block in enumerate(blocks) if block in running.within), None)
+                if bad is not None and self._evict is not None:
+                    self._evict(set(blocks[bad:]))
+        elif known is not None:
+            known.saved = [0] * len(self._groups)
+
+    def evicts_with(self, evict: Callable[[set[int]], None]) -> None:
+        """How to take blocks out of vLLM's own cache, where vLLM lets a connector do that."""
+        self._evict = evict
+
+    def finished(self, request: Any) -> None:
+        """The request ended. Its blocks are vLLM's again at once: see StepMeta.reused."""
+        known = self._known.pop(request.request_id, None)
+        if known is not None:
+            self._withdraw(known)
+
+    def close(self) -> None:
+        for running in self._loads.values():
+            running.found.close()
+        for known in self._known.values():
+            self._withdraw(known)
+        if self._link is not None:
+            self._link.close()

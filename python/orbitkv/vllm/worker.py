@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's half: it has the tensors of one rank, restores into them and publishes from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable
+
+from ..binding import LayerEvent
+from ..errors import Error, Status
+from ..op import Op, OpResult
+from .calls import PATIENCE, WorkerSession, means_lost
+from .link import Link
+from .meta import Description, Load, Save, StepMeta, WorkerMeta
+from .options import Options
+from .stats import Stats
+
+
+class Streams:
+    """The device's side of ordering, for pages in host memory: there is none."""
+
+    def current(self) -> list[int]:
+        return []
+
+    def layer_events(self, layers: int) -> list[Any]:
+        return []
+
+    def give_back(self, events: list[Any]) -> None: ...
+
+    def read_event(self) -> Any:
+        return None
+
+    def wait(self, event: Any) -> None: ...
+
+
+class CudaStreams(Streams):
+    """torch's current stream and events. An event serves one operation at a time."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch.cuda
+        self._free: list[list[Any]] = []
+
+    def current(self) -> list[int]:
+        return [self._torch.current_stream().cuda_stream]
+
+    def _new(self) -> Any:
+        event = self._torch.Event()
+        event.record()  # torch creates it no earlier
+        return event
+
+    def layer_events(self, layers: int) -> list[Any]:
+        return self._free.pop() if self._free else [self._new() for _ in range(layers)]
+
+    def give_back(self, events: list[Any]) -> None:
+        if events:
+            self._free.append(events)
+
+    def read_event(self) -> Any:
+        return self._new()
+
+    def wait(self, event: Any) -> None:
+        self._torch.current_stream().wait_event(event)
+
+
+@dataclasses.dataclass
+class Restoring:
+    load: Load
+    op: Op | None
+    session: WorkerSession | None
+    started: float
+    events: list[Any] = dataclasses.field(default_factory=list)
+    linked: int = 0  # layers up to here are waited for
+    failed: bool = False
+
+
+@dataclasses.dataclass
+class Publishing:
+    save: Save
+    op: Op
+    session: WorkerSession
+    started: float
+    read: Any  # the event behind the last read of the pages
+
+
+class Worker:
+    """Answers a vLLM worker. All calls come from its one thread."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        stats: Stats,
+        logger: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+        connect: Callable[..., Any] = WorkerSession,
+        events_wanted: bool = False,
+    ) -> None:
+        self._options = options
+        self._stats = stats
+        self._logger = logger
+        self._clock = clock
+        self._connect = connect
+        self._events_wanted = events_wanted
+        self._link: Link[Any] | None = None
+        self._layout: Any = None
+        self._streams = Streams()
+        self._said: Any = None  # the session that the scheduler was told of
+        self._description: Description | None = None
+        self._untold: list[Description] = []
+        self._restoring: list[Restoring] = []
+        self._publishing: list[Publishing] = []
+        self._meta: StepMeta | None = None  # of the step whose loads were started
+        self._failed_step = False  # a load within this step failed
+        self._failed_blocks: set[int] = set()
+        self._late_blocks: set[int] = set()  # of loads behind the steps
+        self._failed_requests: set[str] = set()
+        self._received: set[str] = set()
+        self._news = WorkerMeta()
+
+    # ---- start
+
+    def refuse(self, description: Description, why: str) -> None:
+        """There will be no cache, and the scheduler hears why."""
+        self._logger.error("OrbitKV: vLLM runs without the cache: %s", why)
+        self._description = dataclasses.replace(description, refused=why)
+        self._untold = [self._description]
+
+    def register(self, layout: Any, description: Description, streams: Streams) -> None:
+        """The rank's tensors are there: connect, and tell the scheduler what they look like."""
+        self._layout = layout
+        self._streams = streams
+        self._description = description
+        self._untold = [description]
+        started = self._clock()
+        self._link = Link(
+            lambda: self._connect(self._options.socket, description, layout),
+            what=f"rank slot {layout.slot}",
+            logger=self._logger,
+        )
+        session = self._link.open()
+        if session is not None:
+            self._said = session
+            self._logger.info(
+                "OrbitKV: registered %d layers in %.3f s",
+                len(layout.layers),
+                self._clock() - started,
+            )
+
+    def description(self) -> Description | None:
+        return self._description
+
+    # ---- before the forward pass
+
+    def fence(self, meta: StepMeta) -> None:
+        """Blocks that get new content from now on: whoever still reads them reads the old one."""
+        if not meta.reused or not self._publishing:
+            return
+        kept = []
+        for one in self._publishing:
+            if meta.reused.isdisjoint(one.save.place.blocks):
+                kept.append(one)
+            elif one.read is not None and self._enqueued(one):
+                self._streams.wait(one.read)
+                kept.append(one)
+            else:
+                self._settle(one.session, one.op)
+                self._published(one, one.op.poll())
+        self._publishing = kept
+
+    def _enqueued(self, one: Publishing) -> bool:
+        try:
+            one.op.wait_enqueued(0, PATIENCE)
+        except Error:
+            return False
+        return True
+
+    def start_loads(self, meta: StepMeta, *, link_all: bool = False) -> None:
+        """Start this step's loads. `link_all`: no layer will ask for its own."""
+        self.fence(meta)
+        if self._meta is not meta:
+            self._meta = meta
+            self._failed_step = False
+        for load in meta.loads:
+            self._restoring.append(self._start(load))
+        if link_all:
+            for layer in range(len(self._layout.layers) if self._layout else 0):
+                self._wait_layer(layer)
+
+    def _start(self, load: Load) -> Restoring:
+        session = self._session()
+        one = Restoring(load, None, session, self._clock())
+        if session is None or not load.leases:
+            self._failed(one, "the Manager is away" if session is None else "the lease is short")
+            return one
+        if not load.behind:
+            one.events = self._streams.layer_events(len(self._layout.layers))
+        events = [LayerEvent(i, e.cuda_event, e) for i, e in enumerate(one.events)]
+        try:
+            one.op = session.restore(load, self._streams.current(), events)
+            self._stats.count("loads")
+        except Error as error:
+            self._trouble(session, error)
+            self._failed(one, str(error))
+        if self._options.fail_loads:
+            self._failed(one, "a test wants it to")
+        return one
+
+    def wait_for_layer(self, name: str) -> None:
+        """The forward pass comes to this layer."""
+        if not self._restoring or self._layout is None:
+            return
+        layer = self._layout.layer_index.get(name)
+        if layer is not None:
+            started = self._clock()
+            self._wait_layer(layer)
+            self._stats.count("layer_wait_seconds", self._clock() - started)
+
+    def _wait_layer(self, layer: int) -> None:
+        for one in self._restoring:
+            if one.load.behind or one.failed or one.op is None:
+                continue
+            try:
+                self._patiently(one, layer)
+                if one.events:
+                    self._streams.wait(one.events[layer])
+            except Error as error:
+                self._trouble(one.session, error)
+                self._failed(one, str(error))
+
+    def _patiently(self, one: Restoring, layer: int) -> None:
+        assert one.op is not None
+        wait = one.op.wait_enqueued if one.events else one.op.wait_layer
+        try:
+            wait(layer, PATIENCE)
+        except Error as error:
+            if error.status != Status.TIMEOUT:
+                raise
+            self._give_up(one.session)
+            wait(layer, None)
+
+    # ---- behind the forward pass
+
+    def end_step(self, meta: StepMeta) -> None:
+        """The forward pass is submitted: end what it waited for, and save what it wrote."""
+        self._finish_within()
+        if meta.saves and not self._failed_step:
+            self._publish(meta.saves)
+        self._reap()
+
+    def _finish_within(self) -> None:
+        self._restoring = [
+            one for one in self._restoring if one.load.behind or not self._end_within(one)
+        ]
+
+    def _end_within(self, one: Restoring) -> bool:
+        if one.op is not None:
+            if one.events:
+                for layer in range(len(one.events)):  # those that no layer asked for
+                    if not one.failed:
+                        self._wait_layer_of(one, layer)
+                if not one.failed and one.op.poll() is None:
+                    return False  # enqueued: it ends by itself
+            else:
+                self._settle(one.session, one.op)
+        self._ended(one)
+        return True
+
+    def _wait_layer_of(self, one: Restoring, layer: int) -> None:
+        try:
+            self._patiently(one, layer)
+            self._streams.wait(one.events[layer])
+        except Error as error:
+            self._trouble(one.session, error)
+            self._failed(one, str(error))
+
+    def _publish(self, saves: Sequence[Save]) -> None:
+        session = self._session()
+        if session is None:
+            return
+        try:
+            for save in saves:
+                event = self._streams.read_event()
+                ops = session.publish(
+                    [save], self._streams.current(), None if event is None else (lambda e=event: e)
+                )
+                self._publishing += [
+                    Publishing(save, op, session, self._clock(), event) for op in ops
+                ]
+        except Error as error:
+            self._trouble(session, error)
+
+    def _reap(self) -> None:
+        kept = []
+        now = self._clock()
+        for one in self._publishing:
+            result = one.op.poll()
+            if result is not None:
+                self._published(one, result)
+            else:
+                kept.append(one)
+                if now - one.started > PATIENCE:
+                    self._give_up(one.session)
+        self._publishing = kept
+
+    def _published(self, one: Publishing, result: OpResult | None) -> None:
+        one.op.close()
+        if result is None or result.status:
+            self._stats.count("failed_saves")
+            return
+        self._stats.count("saved_bytes", result.bytes)
+        self._stats.count("saved_blocks", result.blocks)
+        self._stats.count("full_blocks", result.not_stored)
+        if self._events_wanted and not result.not_stored:
+            for key in one.save.keys:
+                self._news.stored[key] = 1
+
+    def finished(self) -> set[str]:
+        """Requests whose load behind the steps is over, well or not."""
+        self._finish_within()  # vLLM may save later than it asks for failures
+        now = self._clock()
+        kept = []
+        for one in self._restoring:
+            if not one.load.behind:
+                kept.append(one)
+            elif one.op is None or one.op.poll() is not None:
+                self._ended(one)
+            else:
+                kept.append(one)
+                if now - one.started > PATIENCE:
+                    self._give_up(one.session)
+        self._restoring = kept
+        received, self._received = self._received, set()
+        return received
+
+    def _ended(self, one: Restoring) -> None:
+        load = one.load
+        if one.op is not None:
+            result = one.op.poll()
+            one.op.close()
+            if result is not None and result.status and not one.failed:
+                self._failed(one, result.text)
+            elif result is not None and not one.failed:
+                self._stats.count("loaded_bytes", result.bytes)
+                self._stats.count("loaded_blocks", result.blocks)
+                self._stats.count("load_seconds", self._clock() - one.started)
+        self._streams.give_back(one.events)
+        one.events = []
+        if load.behind:
+            self._received.add(load.request_id)
+            if one.failed:
+                self._failed_requests.add(load.request_id)
+                self._late_blocks |= load.block_numbers()
+        self._news.ended[load.load_id] = 1
+
+    def _failed(self, one: Restoring, why: str) -> None:
+        one.failed = True
+        self._stats.count("failed_loads")
+        self._news.failed.add(one.load.load_id)
+        self._logger.warning(
+            "OrbitKV: request %s is computed, its load failed: %s", one.load.request_id, why
+        )
+        if not one.load.behind:
+            self._failed_step = True
+            self._failed_blocks |= one.load.block_numbers()
+
+    def take_failed_blocks(self, behind: bool) -> set[int]:
+        """Blocks of failed loads; `behind`: also of those that vLLM did not get by request."""
+        blocks, self._failed_blocks = self._failed_blocks, set()
+        late, self._late_blocks = self._late_blocks, set()
+        return blocks | late if behind else blocks
+
+    def take_failed_requests(self) -> set[str]:
+        requests, self._failed_requests = self._failed_requests, set()
+        return requests
+
+    def take_news(self) -> WorkerMeta | None:
+        """What the scheduler's half must know."""
+        session = self._session()
+        if session is not None and session is not self._said:
+            self._said = session
+            self._news.connected = 1
+        self._news.descriptions, self._untold = self._untold, []
+        news, self._news = self._news, WorkerMeta()
+        return news or None
+
+    # ---- trouble
+
+    def _session(self) -> Any:
+        return None if self._link is None else self._link.session()
+
+    def _trouble(self, session: Any, error: Error) -> None:
+        self._stats.count("errors")
+        if session is not None and means_lost(error):
+            assert self._link is not None
+            self._link.lost(session, str(error))
+
+    def _give_up(self, session: Any) -> None:
+        """The Manager does not answer. Closing the session ends what it has not granted."""
+        if self._link is not None and session is not None:
+            self._link.lost(session, f"it did not answer for {PATIENCE:.0f} s")
+
+    def _settle(self, session: Any, op: Op) -> None:
+        """Wait until an operation is over, however it ends: its pages are free then."""
+        for patience in (PATIENCE, None):
+            try:
+                op.wait(patience)
+            except Error as error:
+                if error.status == Status.TIMEOUT and patience is not None:
+                    self._give_up(session)
+                    continue
+            return
+
+    def close(self) -> None:
+        for one in self._restoring:
+            if one.op is not None:
+                self._settle(one.session, one.op)
+                one.op.close()
+        for saving in self._publishing:
+            self._settle(saving.session, saving.op)
+            saving.op.close()
+        self._restoring, self._publishing = [], []
+        if self._link is not None:
+            self._link.close()
+
+    def running(self) -> Iterable[Op]:
+        """Operations that have not ended, for tests."""
+        return [one.op for one in (*self._restoring, *self._publishing) if one.op is not None]
