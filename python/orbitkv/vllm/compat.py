@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything in which the versions of vLLM differ, from 0.20 on."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1 import base as vllm_base
+from vllm.distributed.kv_transfer.kv_connector.v1 import metrics as vllm_metrics
+from vllm.logger import init_logger
+
+from .meta import Description, StepMeta, WorkerMeta
+from .stats import ConnectorStats
+
+logger: logging.Logger = init_logger("vllm.orbitkv")
+
+# What vLLM calls and this connector answers. A version that has lost one of these works otherwise
+# than it was written for.
+_NEEDED = (
+    "register_kv_caches",
+    "handle_preemptions",
+    "start_load_kv",
+    "wait_for_layer_load",
+    "wait_for_save",
+    "get_finished",
+    "get_block_ids_with_load_errors",
+    "build_connector_worker_meta",
+    "get_num_new_matched_tokens",
+    "update_state_after_alloc",
+    "build_connector_meta",
+    "update_connector_output",
+    "request_finished",
+)
+
+
+def why_not() -> str:
+    """Why the connector does not fit this vLLM; empty: it does."""
+    lost = [name for name in _NEEDED if not hasattr(vllm_base.KVConnectorBase_V1, name)]
+    if lost or not hasattr(vllm_base, "SupportsHMA"):
+        import vllm
+
+        return f"the connector interface of vLLM {vllm.__version__} has no {', '.join(lost)}"
+    return ""
+
+
+# vLLM's classes have no fields that ours need: they are told that ours are of their kind.
+vllm_base.KVConnectorMetadata.register(StepMeta)
+vllm_base.KVConnectorWorkerMetadata.register(WorkerMeta)
+vllm_base.KVConnectorHandshakeMetadata.register(Description)
+
+# Up to 0.26 a failed load is told by its blocks alone, which name no request if there are groups.
+TransferResults: Any = getattr(vllm_base, "KVConnectorTransferResults", None)
+TELLS_FAILED_REQUESTS = TransferResults is not None and "failed_recving" in {
+    field.name for field in dataclasses.fields(TransferResults)
+}
+
+
+class VllmStats(ConnectorStats, vllm_metrics.KVConnectorStats):  # type: ignore[misc]
+    """ConnectorStats where vLLM asks for its own class."""
+
+
+def hash_tokens(vllm_config: Any, kv_cache_config: Any) -> int:
+    """Tokens of one element of request.block_hashes."""
+    from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+
+    return int(resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)[1])
+
+
+def in_order(vllm_config: Any) -> bool:
+    """Whether a step's output is processed before the next step is scheduled."""
+    return (
+        not vllm_config.scheduler_config.async_scheduling
+        and vllm_config.parallel_config.pipeline_parallel_size == 1
+    )
+
+
+def recompute_failed_loads(kv_transfer_config: Any) -> bool:
+    """Make vLLM compute what a load failed to bring. Its scheduler reads the policy after it made
+    the connector. False: this configuration is not the one that it reads."""
+    if kv_transfer_config.kv_load_failure_policy == "recompute":
+        return True
+    kv_transfer_config.kv_load_failure_policy = "recompute"
+    return True
+
+
+def runs_whole_graph(forward_context: Any) -> bool:
+    """Whether the forward pass replays one CUDA graph, in which no layer calls the connector."""
+    mode = getattr(forward_context, "cudagraph_runtime_mode", None)
+    return getattr(mode, "name", "") == "FULL"
+
+
+def is_alone(connector: Any) -> bool:
+    """Whether no other connector of a MultiConnector wants handshake metadata: it passes on only
+    the first one's, and to all."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+    if not has_kv_transfer_group():
+        return True
+    base = vllm_base.KVConnectorBase_V1.get_handshake_metadata
+    return all(
+        other is connector or type(other).get_handshake_metadata is base
+        for other in getattr(get_kv_transfer_group(), "_connectors", ())
+    )
+
+
+def register_by_name() -> None:
+    """MultiConnector looks connectors up by name alone when it rebuilds their statistics."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    if "OrbitKVConnector" not in KVConnectorFactory._registry:
+        KVConnectorFactory.register_connector(
+            "OrbitKVConnector", "orbitkv.vllm.connector", "OrbitKVConnector"
+        )
