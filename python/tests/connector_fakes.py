@@ -32,6 +32,7 @@ class Request:
     num_tokens: int
     name: str = "prompt"
     num_preemptions: int = 0
+    lora_request: object = None
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -143,6 +143,13 @@ def test_nothing_is_saved_behind_a_failed_load(manager: tuple[Path, Process]) ->
     vllm.close()
 
 
+def test_adapters_are_left_alone(vllm: Engine) -> None:
+    vllm.prefill(Request("a", PROMPT), COLD)
+    adapted = Request("b", PROMPT, lora_request=object())
+    assert vllm.admit(adapted, WARM) == (0, False)
+    assert vllm.plan(step({"b": (WARM, 0, PROMPT)})).saves == []
+
+
 def test_chunks_are_saved_as_they_are_computed(vllm: Engine) -> None:
     request = Request("a", PROMPT)
     assert vllm.admit(request, COLD[:5])[0] == 0

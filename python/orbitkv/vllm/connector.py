@@ -108,6 +108,8 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                     "several KV cache groups"
                 )
             planned = layout.plan(self._kv_cache_config, kv_caches, vllm_config=config)
+            if planned.group_ids != list(range(len(self._kv_cache_config.kv_cache_groups))):
+                raise layout.Unsupported("vLLM has KV cache groups that cannot be cached")
             description.groups = list(planned.groups)
             description.identity = identity.identity(
                 config,

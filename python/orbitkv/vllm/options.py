@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # Read by identity.py from the same dictionary.
-_IDENTITY = ("model", "revision", "adapter_revisions", "weights_hash")
+_IDENTITY = ("model", "revision", "draft_model", "draft_revision", "weights_hash")
 
 
 @dataclasses.dataclass(frozen=True)

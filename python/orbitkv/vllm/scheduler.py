@@ -142,6 +142,8 @@ class Scheduler:
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """How many tokens behind the first `computed` ones the cache has, and whether they are
         loaded while vLLM runs other requests."""
+        if getattr(request, "lora_request", None) is not None:
+            return 0, False  # its key names the adapter, not the adapter's content
         known = self._known.get(request.request_id)
         if self._link is None and not self._refused and self._asks_left > 0:
             self._asks_left -= 1
@@ -223,7 +225,7 @@ class Scheduler:
     def allocated(self, request: Any, blocks: Sequence[Sequence[int]], external: int) -> None:
         """vLLM gave the request these blocks; `external` tokens of them are to be loaded."""
         request_id = request.request_id
-        if self._link is None:
+        if self._link is None or getattr(request, "lora_request", None) is not None:
             return
         known = self._known.get(request_id) or self._remember(request)
         offer = known.offer
