@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -91,16 +92,25 @@ class Manager:
         raise Failed("the Manager did not start")
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self._signal(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            ended = os.pidfd_open(self.process.pid)
+            select.select([ended], [], [])
+            os.close(ended)
+        self.process.poll()
         assert self.process.stdout is not None
         self.process.stdout.close()
 
+    def _signal(self, number: int) -> None:
+        # Popen sends nothing to a process that a forked child did not start itself.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
+
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def status(self) -> orbitkv.ManagerStatus:
         return orbitkv.manager_status(self.socket)
@@ -272,7 +282,7 @@ def _answer_of(pid: int, read: int, log: Path, seconds: float) -> Any:
     end = time.monotonic() + seconds
     data = b""
     os.set_blocking(read, False)
-    poll = __import__("select").poll()
+    poll = select.poll()
     poll.register(read)
     while True:
         if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
