@@ -115,8 +115,7 @@ class Layout:
             (layer, block)
             for i, block in enumerate(blocks, first)
             for layer in range(LAYERS)
-            if self.memory[self.at(layer, block)]
-            != bytes([(layer * 71 + i * 13 + 1) & 255]) * PAGE
+            if self.memory[self.at(layer, block)] != bytes([(layer * 71 + i * 13 + 1) & 255]) * PAGE
         ]
 
 

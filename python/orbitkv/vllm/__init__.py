@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """OrbitKV as a KV connector of vLLM: doc/vllm.md.
 
-    --kv-transfer-config '{"kv_connector": "OrbitKVConnector",
-        "kv_connector_module_path": "orbitkv.vllm", "kv_role": "kv_both"}'
+--kv-transfer-config '{"kv_connector": "OrbitKVConnector",
+    "kv_connector_module_path": "orbitkv.vllm", "kv_role": "kv_both"}'
 """
 
 from __future__ import annotations

@@ -116,9 +116,7 @@ class WorkerSession(_Session):
         self.layout = layout
         self.stage = description.stage
 
-    def restore(
-        self, load: Load, streams: Sequence[int], events: Sequence[LayerEvent]
-    ) -> Op:
+    def restore(self, load: Load, streams: Sequence[int], events: Sequence[LayerEvent]) -> Op:
         """Start to restore the blocks of one load."""
         with self.namespace.open_lease(load.leases[self.stage]) as lease:
             groups = [
@@ -127,9 +125,7 @@ class WorkerSession(_Session):
             ]
             return self.binding.restore(lease, groups, streams=streams, events=events)
 
-    def publish(
-        self, saves: Sequence[Save], streams: Sequence[int], read_done: Any
-    ) -> list[Op]:
+    def publish(self, saves: Sequence[Save], streams: Sequence[int], read_done: Any) -> list[Op]:
         """Start to publish; read_done is an event for each operation, or None."""
         ops = []
         for save in saves:

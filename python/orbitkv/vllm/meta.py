@@ -80,14 +80,13 @@ class WorkerMeta:
     descriptions: list[Description] = dataclasses.field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(
-            self.ended or self.failed or self.stored or self.connected or self.descriptions
-        )
+        return bool(self.ended or self.failed or self.stored or self.connected or self.descriptions)
 
     def aggregate(self, other: WorkerMeta) -> WorkerMeta:
-        for mine, theirs in ((self.ended, other.ended), (self.stored, other.stored)):
-            for name, ranks in theirs.items():  # type: ignore[attr-defined]
-                mine[name] = mine.get(name, 0) + ranks  # type: ignore[index, attr-defined]
+        for load, ranks in other.ended.items():
+            self.ended[load] = self.ended.get(load, 0) + ranks
+        for key, ranks in other.stored.items():
+            self.stored[key] = self.stored.get(key, 0) + ranks
         self.failed |= other.failed
         self.connected += other.connected
         self.descriptions += other.descriptions

@@ -272,7 +272,8 @@ class Scheduler:
             known.preemptions = known.request.num_preemptions
             known.blocks = [[] for _ in self._groups]
         for mine, of_group, group in zip(known.blocks, blocks, self._groups):
-            self._reused.update(set(of_group[local_tokens // group.block_tokens :]).difference(mine))
+            fresh = of_group[local_tokens // group.block_tokens :]
+            self._reused.update(set(fresh).difference(mine))
         known.blocks = [list(of_group) for of_group in blocks]
 
     # ---- a step
@@ -294,7 +295,7 @@ class Scheduler:
         return meta
 
     def _follow(self, output: Any) -> dict[str, int]:
-        """Learn the blocks of the step's requests; how many tokens of each it will have computed."""
+        """Learn the blocks of the step's requests, and the tokens each will have computed."""
         scheduled = output.num_scheduled_tokens
         ends = {}
         for new in output.scheduled_new_reqs:

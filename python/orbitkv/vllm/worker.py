@@ -429,4 +429,5 @@ class Worker:
 
     def running(self) -> Iterable[Op]:
         """Operations that have not ended, for tests."""
-        return [one.op for one in (*self._restoring, *self._publishing) if one.op is not None]
+        restores = [one.op for one in self._restoring if one.op is not None]
+        return restores + [one.op for one in self._publishing]
