@@ -76,7 +76,7 @@ int okv_namespace_export(const struct okv_namespace *ns, void *buffer, uint64_t 
 	if (!ns || !ret_size || (!buffer && capacity))
 		return OKV_E_INVAL;
 	*ret_size = ns->canonical_bytes;
-	if (capacity < ns->canonical_bytes)
+	if (!buffer || capacity < ns->canonical_bytes)
 		return OKV_E_LIMIT;
 	memcpy(buffer, ns->canonical, ns->canonical_bytes);
 	return 0;

@@ -340,18 +340,18 @@ class Scheduler:
                 if not blocks[at]:
                     at += 1
                     continue
-                upto = at
-                while upto < min(ready, at + MAX_BLOCKS) and blocks[upto]:
-                    upto += 1
+                stop = at
+                while stop < min(ready, at + MAX_BLOCKS) and blocks[stop]:
+                    stop += 1
                 saves.append(
                     Save(
                         request_id,
-                        Place(number, at, blocks[at:upto]),
-                        keys[at:upto],
+                        Place(number, at, blocks[at:stop]),
+                        keys[at:stop],
                         keys[at - 1] if at else None,
                     )
                 )
-                at = upto
+                at = stop
             known.saved[number] = max(known.saved[number], ready)
         return saves
 
