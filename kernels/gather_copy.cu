@@ -4,7 +4,7 @@
 #include "gather_pace.h"
 
 /* A tile. */
-struct piece {
+struct tile {
 	uint64_t host;
 	uint64_t page;
 	uint32_t bytes;
@@ -17,11 +17,11 @@ struct place {
 	uint32_t first; /* number of the column's first tile */
 };
 
-static __device__ bool find_tile(const oki_gather &g, place &at, piece &found)
+static __device__ bool find_tile(const oki_gather &g, place &at, tile &found)
 {
 	while (at.column < g.column_count) {
 		const oki_gather_column &c = g.columns[at.column];
-		uint32_t per_row = (uint32_t)((c.bytes - 1) / g.piece + 1);
+		uint32_t per_row = (uint32_t)((c.bytes - 1) / g.tile + 1);
 		const oki_gather_table &table = g.tables[c.table];
 		uint32_t local = at.unit - at.first;
 		if (local >= per_row * table.count) {
@@ -30,12 +30,12 @@ static __device__ bool find_tile(const oki_gather &g, place &at, piece &found)
 			continue;
 		}
 		uint32_t row = local / per_row;
-		uint64_t offset = (uint64_t)(local - row * per_row) * g.piece;
+		uint64_t offset = (uint64_t)(local - row * per_row) * g.tile;
 		uint64_t left = c.bytes - offset;
 		oki_gather_row r = table.rows ? table.rows[row] : g.few[table.first + row];
 		found.host = r.host + c.block_offset + (uint64_t)r.inner * c.bytes + offset;
 		found.page = c.page0 + r.page * c.page_stride + offset;
-		found.bytes = left < g.piece ? (uint32_t)left : g.piece;
+		found.bytes = left < g.tile ? (uint32_t)left : g.tile;
 		return true;
 	}
 	return false;
@@ -116,7 +116,7 @@ static __device__ uint64_t now_ns()
 
 /* How many half lines a tile is counted as: those of its lines and one more. Each round that a lane
  * group writes at once has a line more if it begins inside one. */
-template <int LANES> static __device__ uint32_t half_lines(const piece &p)
+template <int LANES> static __device__ uint32_t half_lines(const tile &p)
 {
 	uint32_t within = (uint32_t)(p.host % OKI_GATHER_LINE);
 	uint32_t lines = (within + p.bytes - 1) / OKI_GATHER_LINE + 1;
@@ -139,7 +139,7 @@ static __device__ uint32_t pace_now(const oki_gather &g, bool reads_host)
  * all would write at once. */
 template <int LANES>
 static __device__ oki_gather_schedule schedule_begin(const oki_gather &g, uint32_t group,
-						     const piece &first)
+						     const tile &first)
 {
 	uint32_t groups = gridDim.x * blockDim.x / LANES;
 	uint64_t now = now_ns(), until = now;
@@ -154,7 +154,7 @@ static __device__ oki_gather_schedule schedule_begin(const oki_gather &g, uint32
 }
 
 template <int LANES>
-static __device__ void keep_pace(const oki_gather &g, const piece &p, oki_gather_schedule &s,
+static __device__ void keep_pace(const oki_gather &g, const tile &p, oki_gather_schedule &s,
 				 uint32_t thread)
 {
 	if (thread % LANES == 0) {
@@ -230,7 +230,7 @@ template <int LANES> static __device__ void gather(const oki_gather &g)
 	__syncthreads();
 	place at = {thread / LANES, 0, 0};
 	uint32_t ticket = take_ticket(g, lane);
-	piece now, next;
+	tile now, next;
 	uint32_t passed = 0;
 	bool counts = g.counters && lane == 0;
 	bool more = find_tile(g, at, now);

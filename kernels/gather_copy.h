@@ -16,7 +16,7 @@
 /* Most threads of a block; whole warps. */
 #define OKI_GATHER_THREADS 1024u
 /* Tile sizes are multiples of this, so that each lane of a warp has 16 bytes. */
-#define OKI_GATHER_PIECE 512u
+#define OKI_GATHER_TILE 512u
 /* Most loads that a lane has in flight. */
 #define OKI_GATHER_LOADS 4u
 /* Writes to the host go in lines of so many bytes, each with its own header. A tile takes the time
@@ -53,7 +53,7 @@ struct oki_gather_column {
 
 /*
  * A column has one fragment for each entry of its table. Fragments are divided into tiles of
- * `piece` bytes, the last one shorter, which are numbered column after column.
+ * `tile` bytes, the last one shorter, which are numbered column after column.
  *
  * A lane group takes one tile at a time: first the tile of its own number, then the next free one,
  * by a ticket. So no lane group falls behind, and a column ends soon after its last tile is taken.
@@ -74,7 +74,7 @@ struct oki_gather {
 	uint32_t *counters; /* or NULL: nothing is counted */
 	uint32_t *tickets;  /* or NULL */
 	uint32_t column_count;
-	uint32_t piece;
+	uint32_t tile;
 	uint32_t loads;	   /* of 16 bytes that each lane has in flight, 1 to OKI_GATHER_LOADS */
 	uint32_t to_pages; /* else to blocks */
 	uint32_t early;

@@ -60,7 +60,7 @@ uint64_t oki_evict_for(struct oki_index *index, uint64_t bytes, uint64_t count)
 	/* Whole grains, as an allocation takes. */
 	bytes = (bytes + OKI_ALLOC_GRAIN - 1) / OKI_ALLOC_GRAIN * OKI_ALLOC_GRAIN;
 	/* Do not look for what can never fit. */
-	if (bytes == 0 || bytes > index->largest_piece)
+	if (bytes == 0 || bytes > index->largest_allocation)
 		return 0;
 	uint64_t fits = oki_pool_fits(index->pool, bytes);
 	/* Holes may merge with free neighbours, so more may fit than what was counted. */

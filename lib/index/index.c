@@ -50,7 +50,7 @@ static void init_lists(struct oki_index *index)
 }
 
 /* The largest possible allocation. Call it while the pool is empty. */
-static uint64_t largest_piece(const struct oki_pool *pool)
+static uint64_t largest_allocation(const struct oki_pool *pool)
 {
 	uint64_t fits = 0;
 	uint64_t beyond = oki_pool_total(pool) / OKI_ALLOC_GRAIN + 1;
@@ -111,7 +111,7 @@ int oki_index_create(const struct oki_index_config *config, struct oki_index **r
 	index->lease_ttl_ns = config->lease_ttl_ns;
 	index->reserve_bytes = share(oki_pool_total(config->pool), config->reserve_percent);
 	index->session_bytes = share(oki_pool_total(config->pool), config->session_percent);
-	index->largest_piece = largest_piece(config->pool);
+	index->largest_allocation = largest_allocation(config->pool);
 	pthread_mutex_init(&index->mutex, NULL);
 	init_lists(index);
 	*ret_index = index;

@@ -236,10 +236,10 @@ struct oki_index {
 	struct oki_pool *pool;
 	const struct oki_log *log;
 	uint64_t lease_ttl_ns;
-	uint64_t reserve_bytes; /* what all leases may pin */
-	uint64_t session_bytes; /* what one account may pin */
-	uint64_t largest_piece; /* no allocation can be larger; bytes */
-	uint64_t seed;		/* of key hashes */
+	uint64_t reserve_bytes;	     /* what all leases may pin */
+	uint64_t session_bytes;	     /* what one account may pin */
+	uint64_t largest_allocation; /* no allocation can be larger; bytes */
+	uint64_t seed;		     /* of key hashes */
 	struct cds_lfht *table;
 	struct oki_namespace *_Atomic namespaces[OKI_MAX_NAMESPACES]; /* id - 1; set once */
 	_Atomic uint64_t lookups;

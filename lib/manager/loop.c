@@ -107,7 +107,7 @@ void oki_mgr_loop_refresh(struct oki_mgr_loop *loop)
 		if (!listed(loop->sessions, loop->count, next[k]) &&
 		    watch(loop->epoll, next[k]->channel.manager_doorbell)) {
 			oki_log(&m->log, OKV_LOG_ERROR,
-				"session %u: cannot watch its bell, so it is looked at often: %s",
+				"session %u: cannot watch its doorbell; it is polled instead: %s",
 				next[k]->slot, strerror(errno));
 			loop->unwatched = true;
 		}

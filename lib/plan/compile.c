@@ -18,7 +18,7 @@ enum {
 };
 
 /* A span: part of one block whose pages have a constant step. A run repeats it. */
-struct piece {
+struct span {
 	uint8_t *host;
 	uint32_t page;
 	uint32_t step;
@@ -35,8 +35,8 @@ struct view {
 	const struct oki_pair *pairs;
 	const uint32_t *pages;
 	uint32_t pages_per_block;
-	uint32_t step;		    /* of every block, in a whole view */
-	const struct piece *pieces; /* NULL: a whole view */
+	uint32_t step;		  /* of every block, in a whole view */
+	const struct span *spans; /* NULL: a whole view */
 	uint32_t count;
 	uint32_t differ[KEY_COUNT]; /* by key: the bits in which spans differ */
 	const uint64_t *order;	    /* sorted words; NULL: the spans are sorted already */
@@ -45,12 +45,12 @@ struct view {
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE struct piece span_at(const struct view *view, uint32_t i, bool whole)
+INLINE struct span span_at(const struct view *view, uint32_t i, bool whole)
 {
 	if (!whole)
-		return view->pieces[i];
+		return view->spans[i];
 	const struct oki_pair *pair = &view->pairs[i];
-	return (struct piece){
+	return (struct span){
 		.host = pair->host,
 		.page = view->pages[(uint64_t)pair->ordinal * view->pages_per_block],
 		.step = view->step,
@@ -95,16 +95,16 @@ static uint32_t span_length(const uint32_t *pages, uint32_t count,
 	return length;
 }
 
-/* Cut one block into spans. If pieces is NULL only count them. */
+/* Cut one block into spans. If spans is NULL only count them. */
 static uint32_t cut_block(const struct oki_pair *pair, const uint32_t *pages, uint32_t count,
-			  const struct oki_join_limits *limits, struct piece *pieces)
+			  const struct oki_join_limits *limits, struct span *spans)
 {
 	uint32_t cut = 0, first = 0;
 	while (first < count) {
 		uint32_t step;
 		uint32_t inner = span_length(pages + first, count - first, limits, &step);
-		if (pieces)
-			pieces[cut] = (struct piece){
+		if (spans)
+			spans[cut] = (struct span){
 				.host = pair->host,
 				.page = pages[first],
 				.step = step,
@@ -119,14 +119,14 @@ static uint32_t cut_block(const struct oki_pair *pair, const uint32_t *pages, ui
 }
 
 static uint64_t cut_blocks(const struct view *view, uint32_t pair_count,
-			   const struct oki_join_limits *limits, struct piece *pieces)
+			   const struct oki_join_limits *limits, struct span *spans)
 {
 	uint32_t n = view->pages_per_block;
 	uint64_t total = 0;
 	for (uint32_t i = 0; i < pair_count; i++)
 		total += cut_block(&view->pairs[i],
 				   view->pages + (uint64_t)view->pairs[i].ordinal * n, n, limits,
-				   pieces ? pieces + total : NULL);
+				   spans ? spans + total : NULL);
 	return total;
 }
 
@@ -149,7 +149,7 @@ static bool all_whole(struct view *view, uint32_t pair_count, const struct oki_j
 /* ---- sorting ---- */
 
 /* Is a before b, or equal? Compares the most significant key first. */
-INLINE bool in_order(struct piece a, struct piece b)
+INLINE bool in_order(struct span a, struct span b)
 {
 	if (a.region != b.region)
 		return a.region < b.region;
@@ -165,11 +165,11 @@ INLINE bool in_order(struct piece a, struct piece b)
 /* Set differ. True if the spans are sorted already. */
 INLINE bool compare_all(struct view *view, bool whole)
 {
-	struct piece first = span_at(view, 0, whole), before = first;
+	struct span first = span_at(view, 0, whole), before = first;
 	uint32_t page = 0, step = 0, inner = 0, within = 0, region = 0;
 	bool sorted = true;
 	for (uint32_t i = 1; i < view->count; i++) {
-		struct piece at = span_at(view, i, whole);
+		struct span at = span_at(view, i, whole);
 		page |= at.page ^ first.page;
 		step |= at.step ^ first.step;
 		inner |= at.inner ^ first.inner;
@@ -240,7 +240,7 @@ INLINE void fill_keys(const struct view *view, const struct round *r, uint64_t *
 {
 	for (uint32_t i = 0; i < view->count; i++) {
 		uint64_t index = keys[i] & view->index_mask;
-		struct piece span = span_at(view, (uint32_t)index, whole);
+		struct span span = span_at(view, (uint32_t)index, whole);
 		uint64_t key = (span.page & r->mask[KEY_PAGE]) << r->shift[KEY_PAGE] |
 			       (span.region & r->mask[KEY_REGION]) << r->shift[KEY_REGION];
 		if (!whole)
@@ -287,11 +287,11 @@ INLINE uint32_t nth_index(const struct view *view, uint32_t i, bool whole)
 	if (whole)
 		__builtin_prefetch(&view->pairs[soon]);
 	else
-		__builtin_prefetch(&view->pieces[soon]);
+		__builtin_prefetch(&view->spans[soon]);
 	return (uint32_t)(view->order[i] & view->index_mask);
 }
 
-INLINE bool same_kind(struct piece a, struct piece b)
+INLINE bool same_kind(struct span a, struct span b)
 {
 	return (a.step == b.step) & (a.inner == b.inner) & (a.first == b.first) &
 	       (a.region == b.region);
@@ -304,10 +304,10 @@ INLINE void write_places(const struct view *view, struct oki_place *places, bool
 	uint32_t kind = nth_index(view, 0, whole);
 	for (uint32_t i = 0; i < view->count; i++) {
 		uint32_t at = nth_index(view, i, whole);
-		struct piece span = span_at(view, at, whole);
+		struct span span = span_at(view, at, whole);
 		if (whole)
 			kind = span.region;
-		else if (!same_kind(view->pieces[kind], span))
+		else if (!same_kind(view->spans[kind], span))
 			kind = at;
 		places[i] = (struct oki_place){span.host, (uint64_t)kind << 32 | span.page};
 	}
@@ -321,7 +321,7 @@ static void write_unsorted_places(const struct view *view, struct oki_place *pla
 {
 	uint64_t least = UINT64_MAX, most = 0, before = 0, falls = 0;
 	for (uint32_t i = 0; i < view->count; i++) {
-		struct piece span = span_at(view, i, true);
+		struct span span = span_at(view, i, true);
 		uint64_t key = (uint64_t)span.region << 32 | span.page;
 		places[i] = (struct oki_place){span.host, key};
 		least = key < least ? key : least;
@@ -337,14 +337,14 @@ static void write_unsorted_places(const struct view *view, struct oki_place *pla
 INLINE void make_runs(const struct view *view, const struct oki_place *places,
 		      const uint32_t *starts, struct oki_runs *runs, bool whole)
 {
-	struct piece shape = span_at(view, 0, whole);
+	struct span shape = span_at(view, 0, whole);
 	for (uint32_t r = 0; r < runs->count; r++) {
 		const struct oki_place *at = &places[starts[r]];
 		uint32_t blocks = starts[r + 1] - starts[r];
 		/* A run of one block has no pitches; a mask avoids a branch. */
 		uint64_t several = 0ull - (blocks > 1);
 		if (!whole)
-			shape = view->pieces[at->key >> 32];
+			shape = view->spans[at->key >> 32];
 		runs->runs[r] = (struct oki_run){
 			.host = at->host,
 			.host_pitch = ((uintptr_t)at[1].host - (uintptr_t)at[0].host) & several,
@@ -362,14 +362,14 @@ INLINE void make_runs(const struct view *view, const struct oki_place *places,
 
 /* Working memory of one plan. */
 struct sort_scratch {
-	struct piece *pieces;
+	struct span *spans;
 	struct oki_place *places;
 	void *work; /* first sort keys, then the starts of runs */
 	uint64_t work_bytes;
 };
 
 /* For each span of a plan that is not whole, with two sort keys. */
-#define CUT_BYTES (sizeof(struct piece) + sizeof(struct oki_place) + 2 * sizeof(uint64_t))
+#define CUT_BYTES (sizeof(struct span) + sizeof(struct oki_place) + 2 * sizeof(uint64_t))
 
 /* oki_order_by_key() gets memory for so many pages per whole block, within the memory that is kept.
  * If pages are spread more widely, sorting is faster. */
@@ -379,19 +379,19 @@ static bool take_sort_scratch(struct oki_compile_scratch *scratch, uint64_t coun
 			      struct sort_scratch *ret_sort_scratch)
 {
 	uint64_t places = (count + OKI_PLACES_BEHIND) * sizeof(struct oki_place);
-	uint64_t pieces = whole ? 0 : count * sizeof(struct piece);
+	uint64_t spans = whole ? 0 : count * sizeof(struct span);
 	uint64_t work = 2 * count * sizeof(uint64_t) + sizeof(uint32_t);
 	uint64_t by_page = whole ? PAGES_PER_BLOCK * count * sizeof(uint8_t *) : 0;
 	uint64_t kept = places < OKI_SCRATCH_KEEP_BYTES ? OKI_SCRATCH_KEEP_BYTES - places : 0;
 	by_page = by_page < kept ? by_page : kept;
 	work = work > by_page ? work : by_page;
-	uint8_t *memory = oki_scratch_space(scratch, places + pieces + work);
+	uint8_t *memory = oki_scratch_space(scratch, places + spans + work);
 	if (!memory)
 		return false;
 	*ret_sort_scratch = (struct sort_scratch){
-		.pieces = whole ? NULL : (void *)(memory + places),
+		.spans = whole ? NULL : (void *)(memory + places),
 		.places = (void *)memory,
-		.work = memory + places + pieces,
+		.work = memory + places + spans,
 		.work_bytes = work,
 	};
 	return true;
@@ -435,7 +435,7 @@ static int join(struct oki_compile_scratch *scratch, const struct view *view,
 	if (!oki_runs_take(scratch, count, &made))
 		return no_memory(count, err);
 	made.count = count;
-	if (view->pieces)
+	if (view->spans)
 		make_runs(view, sort_scratch->places, sort_scratch->work, &made, false);
 	else
 		make_runs(view, sort_scratch->places, sort_scratch->work, &made, true);
@@ -454,14 +454,14 @@ static int compile_view(struct oki_compile_scratch *scratch, struct view *view, 
 	if (!whole && most * CUT_BYTES > OKI_SCRATCH_KEEP_BYTES)
 		most = cut_blocks(view, pair_count, limits, NULL);
 	if (most > UINT32_MAX)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_SUBMIT, "%llu pieces in one plan",
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_SUBMIT, "%llu spans in one plan",
 				(unsigned long long)most);
 	struct sort_scratch sort_scratch;
 	if (!take_sort_scratch(scratch, most, whole, &sort_scratch))
 		return no_memory(most, err);
-	view->pieces = sort_scratch.pieces;
+	view->spans = sort_scratch.spans;
 	view->count = whole ? pair_count
-			    : (uint32_t)cut_blocks(view, pair_count, limits, sort_scratch.pieces);
+			    : (uint32_t)cut_blocks(view, pair_count, limits, sort_scratch.spans);
 	if (whole)
 		order_whole(view, &sort_scratch);
 	else

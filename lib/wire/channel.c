@@ -69,10 +69,10 @@ static int check_bell(int fd, struct okv_error *err)
 	struct stat st;
 	if (fstat(fd, &st))
 		return oki_fail_os(err, OKV_E_PROTOCOL, OKV_STAGE_CONNECT, errno,
-				   "fstat of a bell");
+				   "fstat of a doorbell");
 	/* Anonymous inodes are the files without a type. */
 	if (st.st_mode & S_IFMT)
-		return oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_CONNECT, "a bell is no eventfd");
+		return oki_fail(err, OKV_E_PROTOCOL, OKV_STAGE_CONNECT, "a doorbell is no eventfd");
 	return 0;
 }
 

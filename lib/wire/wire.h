@@ -113,8 +113,8 @@ struct okw_doorbell {
 	_Atomic uint32_t asleep;
 	uint32_t reserved[31];
 };
-static_assert(sizeof(struct okw_doorbell) == 256, "bell size");
-static_assert(offsetof(struct okw_doorbell, asleep) == 128, "bell layout");
+static_assert(sizeof(struct okw_doorbell) == 256, "doorbell size");
+static_assert(offsetof(struct okw_doorbell, asleep) == 128, "doorbell layout");
 
 /* The grant memfd. Created by M, mapped by both. */
 struct okw_control {

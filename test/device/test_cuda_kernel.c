@@ -157,7 +157,7 @@ START_TEST(device_addresses_are_used)
 	rig_init(&r, OKV_COPY_KERNEL, 0);
 	rig_noise(&r, &seed, 2 << 20, 1 << 20);
 	memcpy(r.want_pages, r.host + (1 << 20), 4096);
-	r.device->reach[0].shift += 1 << 20;
+	r.device->mappings[0].device_offset += 1 << 20;
 	struct oki_layer_map map = {.base = (uint8_t *)r.pages,
 				    .page_stride = 4096,
 				    .segment_count = 1,

@@ -41,7 +41,7 @@ void fake_end(struct fake *f);
 /* Open an engine on it, with 2 s for each call. */
 int fake_try_open(const struct fake *f, struct okv_engine **ret_engine, struct okv_error *err);
 
-/* Its own hand: a reply, the right reply to a registration call, a bell. */
+/* Its own hand: a reply, the right reply to a registration call, a doorbell. */
 void fake_say(struct fake *f, uint32_t kind, uint32_t serial, const void *body, size_t bytes,
 	      const int *fds, uint32_t fd_count);
 void fake_answer(struct fake *f, const struct oki_message *ask);

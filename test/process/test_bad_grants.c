@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Engines that lie about their grants, change what is being read, or never let a bell rest. */
+/* Engines that lie about their grants, change what is being read, or never let a doorbell rest. */
 #include <check.h>
 #include <pthread.h>
 #include <sched.h>
@@ -399,7 +399,7 @@ static void restore_granted(struct raw *r, uint32_t i, const struct okw_lookup_r
 		      raw_record(r, i)->text);
 }
 
-/* Restores one after another that end without a bell: none may be counted as running. */
+/* Restores one after another that end without a doorbell rung: none may be counted as running. */
 START_TEST(role_silent)
 {
 	enum { RESTORES = 400 };

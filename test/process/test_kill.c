@@ -17,7 +17,7 @@
 
 #define SHARED_SEQ 1u
 #define SHARED_BLOCKS 16u
-#define KEPT_FDS 3u /* a retained session keeps its bells and the pidfd */
+#define KEPT_FDS 3u /* a retained session keeps its doorbells and the pidfd */
 
 static const char *const args[] = {"--memory", "64M", "--numa", "off", NULL};
 static const struct kv_shape shape = {.pages = 128, .segment_bytes = 4096};

@@ -163,7 +163,8 @@ static uint64_t seconds(void)
 
 enum outcome { SEEN, UNSEEN, LATE };
 
-/* The Manager moves it without a bell, which it was asked for. Then whether *arg was seen: 5 s. */
+/* The Manager moves it without the doorbell, which it was asked for. Then whether *arg was seen: 5
+ * s. */
 static enum outcome end_silently(struct okw_record *r, uint64_t since, bool (*seen)(void *arg),
 				 void *arg)
 {

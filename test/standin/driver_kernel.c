@@ -52,18 +52,18 @@ static bool find_piece(const struct launch *l, struct group *at, struct piece *r
 	const struct oki_gather *g = l->g;
 	for (; at->column < g->column_count; at->column++) {
 		const struct oki_gather_column *c = &g->columns[at->column];
-		uint32_t per_row = (c->bytes - 1) / g->piece + 1;
+		uint32_t per_row = (c->bytes - 1) / g->tile + 1;
 		uint32_t local = at->unit - at->first, rows = g->tables[c->table].count;
 		if (local >= per_row * rows) {
 			at->first += per_row * rows;
 			continue;
 		}
 		const struct oki_gather_row *r = &l->rows[c->table][local / per_row];
-		uint64_t offset = (uint64_t)(local % per_row) * g->piece, left = c->bytes - offset;
+		uint64_t offset = (uint64_t)(local % per_row) * g->tile, left = c->bytes - offset;
 		*ret_piece = (struct piece){
 			.host = r->host + c->block_offset + (uint64_t)r->inner * c->bytes + offset,
 			.page = c->page0 + r->page * c->page_stride + offset,
-			.bytes = left < g->piece ? (uint32_t)left : g->piece,
+			.bytes = left < g->tile ? (uint32_t)left : g->tile,
 		};
 		return true;
 	}

@@ -159,7 +159,7 @@ static void cuda_close(struct oki_device *device)
 		oki_cuda_leave(&scope);
 	}
 	device->api->primary_release(device->device);
-	free(device->reach);
+	free(device->mappings);
 	free(device);
 }
 

@@ -21,8 +21,8 @@
 struct oki_cuda_mapping {
 	uint8_t *base;
 	uint64_t bytes;
-	uint64_t shift;
-	uint32_t pieces; /* registrations of the arena that starts here, from this entry on; or 0 */
+	uint64_t device_offset;
+	uint32_t registrations; /* of the arena that starts here, from this entry on; or 0 */
 };
 
 /* An allocation that pages lie in. If it is not remembered, copies are only slower. */
@@ -59,13 +59,13 @@ struct oki_device {
 	uint32_t sms;
 	int priority; /* of the library's streams: the highest */
 	CUmodule module;
-	CUfunction gather[3];		/* for 8, 16 and 32 lanes; NULL: no kernel */
-	double link[2];			/* by direction: bytes per ns of one long copy */
-	struct oki_cuda_mapping *reach; /* owned; changed only while nothing is copied */
-	uint32_t reach_count;
-	bool in_pieces;	    /* some arena in reach has several registrations */
+	CUfunction gather[3];		   /* for 8, 16 and 32 lanes; NULL: no kernel */
+	double link[2];			   /* by direction: bytes per ns of one long copy */
+	struct oki_cuda_mapping *mappings; /* owned; changed only while nothing is copied */
+	uint32_t mapping_count;
+	bool arena_split;   /* some arena in mappings has several registrations */
 	uint64_t pin_limit; /* longest registration; a longer arena has several */
-	struct oki_cuda_tensor tensors[OKI_CUDA_TENSORS]; /* changed only when reach may be */
+	struct oki_cuda_tensor tensors[OKI_CUDA_TENSORS]; /* changed only when mappings may be */
 	uint32_t tensor_count;
 	_Atomic uintptr_t events[1u << OKI_CUDA_EVENT_BITS];
 	_Atomic uint64_t copying[2]; /* by direction: bytes that streams queued for copy engines */
@@ -199,11 +199,11 @@ struct oki_cuda_span {
 };
 /* The widest span around host. One operation of a copy engine must stay inside it. */
 void oki_cuda_span(const void *host, struct oki_cuda_span *ret_span);
-/* Add pinned memory to device->reach, an entry for each registration, and remove it. */
+/* Add pinned memory to device->mappings, an entry for each registration, and remove it. */
 int oki_cuda_mapping_add(struct oki_device *device, uint8_t *base, uint64_t bytes,
 			 struct okv_error *err);
 void oki_cuda_mapping_remove(struct oki_device *device, const void *base);
-/* Do these bytes of an arena lie in more than one registration? Then no single shift is right for
+/* Do these bytes of an arena lie in more than one registration? Then no single offset is right for
  * all of them. */
 bool oki_cuda_crosses_registration(const struct oki_device *device, const uint8_t *host,
 				   uint64_t bytes);

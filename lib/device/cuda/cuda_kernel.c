@@ -125,8 +125,8 @@ static const struct oki_cuda_mapping *find_mapping(const struct oki_device *devi
 	static const struct oki_cuda_mapping unshifted;
 	if (last && (uintptr_t)host - (uintptr_t)last->base < last->bytes)
 		return last;
-	for (uint32_t i = 0; i < device->reach_count; i++) {
-		const struct oki_cuda_mapping *mapping = &device->reach[i];
+	for (uint32_t i = 0; i < device->mapping_count; i++) {
+		const struct oki_cuda_mapping *mapping = &device->mappings[i];
 		if (host >= mapping->base && host < mapping->base + mapping->bytes)
 			return mapping;
 	}
@@ -136,11 +136,11 @@ static const struct oki_cuda_mapping *find_mapping(const struct oki_device *devi
 /* Write one entry for each block. With scattered blocks the loop count is unpredictable, so two
  * entries are always written if the table has room, even for a run of one block. The next run
  * overwrites the surplus. */
-static void fill_plain(const struct oki_run *run, uint64_t shift, const struct oki_gather_row *end,
-		       struct oki_gather_row *rows)
+static void fill_plain(const struct oki_run *run, uint64_t device_offset,
+		       const struct oki_gather_row *end, struct oki_gather_row *rows)
 {
 	struct oki_gather_row row = {
-		.host = (uint64_t)(uintptr_t)run->host + shift,
+		.host = (uint64_t)(uintptr_t)run->host + device_offset,
 		.page = run->page,
 		.inner = run->inner_first,
 	};
@@ -166,11 +166,11 @@ static struct oki_gather_row *fill_any(const struct oki_device *device, const st
 {
 	for (uint32_t o = 0; o < run->blocks; o++) {
 		const uint8_t *block = run->host + o * run->host_pitch;
-		if (device->in_pieces)
+		if (device->arena_split)
 			mapping = find_mapping(device, block, mapping);
 		for (uint32_t j = 0; j < run->inner; j++)
 			*rows++ = (struct oki_gather_row){
-				.host = (uint64_t)(uintptr_t)block + mapping->shift,
+				.host = (uint64_t)(uintptr_t)block + mapping->device_offset,
 				.page = run->page + o * run->page_pitch + j * run->inner_step,
 				.inner = run->inner_first + j,
 			};
@@ -186,8 +186,8 @@ void oki_cuda_table_fill(const struct oki_device *device, const struct oki_run *
 	for (uint32_t i = 0; i < run_count; i++) {
 		const struct oki_run *run = &runs[i];
 		mapping = find_mapping(device, run->host, mapping);
-		if (run->inner == 1 && !device->in_pieces) {
-			fill_plain(run, mapping->shift, end, ret_rows);
+		if (run->inner == 1 && !device->arena_split) {
+			fill_plain(run, mapping->device_offset, end, ret_rows);
 			ret_rows += run->blocks;
 		} else {
 			ret_rows = fill_any(device, run, mapping, ret_rows);
@@ -211,7 +211,7 @@ static uint64_t count_units(const struct oki_gather *g)
 {
 	uint64_t units = 0;
 	for (uint32_t c = 0; c < g->column_count; c++)
-		units += rows_of(g, c) * ((g->columns[c].bytes - 1) / g->piece + 1);
+		units += rows_of(g, c) * ((g->columns[c].bytes - 1) / g->tile + 1);
 	return units;
 }
 
@@ -251,14 +251,14 @@ static void choose_tile_size(struct oki_cuda_launch *launch, const struct oki_cu
 	if (tile > round)
 		tile -= tile % round;
 	else
-		tile = (tile + OKI_GATHER_PIECE - 1) / OKI_GATHER_PIECE * OKI_GATHER_PIECE;
+		tile = (tile + OKI_GATHER_TILE - 1) / OKI_GATHER_TILE * OKI_GATHER_TILE;
 	/* The least tile size: rows below 2048 bytes, which smaller lane groups copy in one round,
 	 * are one tile. */
-	uint64_t least = launch->lanes == 32 ? OKI_GATHER_PIECE : 2048;
-	g->piece = (uint32_t)(tile < least ? least : tile);
+	uint64_t least = launch->lanes == 32 ? OKI_GATHER_TILE : 2048;
+	g->tile = (uint32_t)(tile < least ? least : tile);
 	uint64_t units = count_units(g);
-	while (units > OKI_CUDA_UNITS_MAX && g->piece < 1u << 30) {
-		g->piece *= 2;
+	while (units > OKI_CUDA_UNITS_MAX && g->tile < 1u << 30) {
+		g->tile *= 2;
 		units = count_units(g);
 	}
 	uint64_t blocks = (units * launch->lanes + launch->threads - 1) / launch->threads;
@@ -281,7 +281,7 @@ static void set_early(struct oki_cuda_launch *launch)
 	g->early = 0;
 	if (launch->units <= groups)
 		return;
-	uint64_t last = (EARLY_BYTES + groups * g->piece - 1) / (groups * g->piece) * groups;
+	uint64_t last = (EARLY_BYTES + groups * g->tile - 1) / (groups * g->tile) * groups;
 	g->early = (uint32_t)(launch->units > last ? launch->units - last : 0);
 }
 

@@ -9,7 +9,7 @@
 struct range {
 	uint64_t start;
 	uint64_t size;
-	bool pieces; /* of several mappings (cuMemMap), maybe with holes */
+	bool mapped; /* of several mappings (cuMemMap), maybe with holes */
 };
 
 static bool find_range(struct oki_device *device, CUdeviceptr at, struct range *ret_range)
@@ -91,13 +91,13 @@ int oki_cuda_check_range(struct oki_device *device, uint64_t base, uint64_t byte
 				"%llu bytes at %#llx",
 				(unsigned long long)bytes, (unsigned long long)base, device->index,
 				(unsigned long long)range.size, (unsigned long long)range.start);
-	if (range.pieces && !is_mapped(device, base, base + bytes))
+	if (range.mapped && !is_mapped(device, base, base + bytes))
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_REGISTER,
 				"%llu bytes at %#llx are reserved on GPU %d, but not all mapped",
 				(unsigned long long)bytes, (unsigned long long)base, device->index);
 	/* Not for several mappings: the driver refuses a copy that spans two with a hole between.
 	 */
-	if (!range.pieces)
+	if (!range.mapped)
 		remember(device, range.start, range.start + range.size);
 	return 0;
 }

@@ -15,7 +15,7 @@ struct pin {
 	struct pin *next;
 	uint8_t *base;
 	uint64_t bytes;
-	uint64_t piece; /* bytes of each registration, the last one excepted */
+	uint64_t each; /* bytes of each registration, the last one excepted */
 	bool read_only;
 	uint32_t count;
 	const struct oki_cuda_api *api;
@@ -27,7 +27,7 @@ struct pin {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_rwlock_t list_lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct pin *pins; /* changed with both locks held */
-static _Atomic uint32_t pins_in_pieces;
+static _Atomic uint32_t split_pins;
 
 static struct pin **find(const void *base)
 {
@@ -64,13 +64,13 @@ static unsigned register_flags(const struct oki_device *device, bool read_only)
 static uint64_t registration_bytes(const struct pin *pin, uint64_t at)
 {
 	uint64_t left = pin->bytes - at;
-	return left < pin->piece ? left : pin->piece;
+	return left < pin->each ? left : pin->each;
 }
 
 /* Undo the registrations before `end`. Inside a scope. */
 static void unregister_before(const struct pin *pin, uint64_t end)
 {
-	for (uint64_t at = 0; at < end; at += pin->piece)
+	for (uint64_t at = 0; at < end; at += pin->each)
 		pin->api->host_unregister(pin->base + at);
 }
 
@@ -88,7 +88,7 @@ static CUresult register_all(const struct pin *pin, unsigned flags, uint64_t *re
 			pin->api->host_register(pin->base + at, registration_bytes(pin, at), flags);
 		if (result != CUDA_SUCCESS)
 			break;
-		at += pin->piece;
+		at += pin->each;
 	}
 	if (result != CUDA_SUCCESS) {
 		unregister_before(pin, at);
@@ -120,8 +120,8 @@ static void put_into_list(struct pin **at, struct pin *pin)
 {
 	pthread_rwlock_wrlock(&list_lock);
 	*at = pin;
-	if (pin->piece < pin->bytes)
-		atomic_fetch_add(&pins_in_pieces, 1);
+	if (pin->each < pin->bytes)
+		atomic_fetch_add(&split_pins, 1);
 	pthread_rwlock_unlock(&list_lock);
 }
 
@@ -130,8 +130,8 @@ static void take_from_list(struct pin **at)
 	struct pin *pin = *at;
 	pthread_rwlock_wrlock(&list_lock);
 	*at = pin->next;
-	if (pin->piece < pin->bytes)
-		atomic_fetch_sub(&pins_in_pieces, 1);
+	if (pin->each < pin->bytes)
+		atomic_fetch_sub(&split_pins, 1);
 	pthread_rwlock_unlock(&list_lock);
 }
 
@@ -145,7 +145,7 @@ static int pin_first(struct oki_device *device, struct pin **at, void *base, uin
 	*pin = (struct pin){
 		.base = base,
 		.bytes = bytes,
-		.piece = device->pin_limit,
+		.each = device->pin_limit,
 		.read_only = read_only,
 		.count = 1,
 		.api = api,
@@ -233,9 +233,9 @@ static void shrink_span(const struct pin *pin, uintptr_t at, struct oki_cuda_spa
 		uintptr_t end = base + pin->bytes;
 		span->from = end > span->from ? end : span->from;
 	} else {
-		uint64_t piece = (at - base) / pin->piece * pin->piece;
-		span->from = base + piece;
-		span->to = span->from + registration_bytes(pin, piece);
+		uint64_t start = (at - base) / pin->each * pin->each;
+		span->from = base + start;
+		span->to = span->from + registration_bytes(pin, start);
 	}
 }
 
@@ -244,10 +244,10 @@ void oki_cuda_span(const void *host, struct oki_cuda_span *ret_span)
 	struct oki_cuda_span span = {0, UINTPTR_MAX};
 	/* Arenas that others pin or unpin meanwhile do not matter: the caller's own stays pinned
 	 * during the call. */
-	if (atomic_load(&pins_in_pieces) > 0) {
+	if (atomic_load(&split_pins) > 0) {
 		pthread_rwlock_rdlock(&list_lock);
 		for (const struct pin *pin = pins; pin; pin = pin->next)
-			if (pin->piece < pin->bytes)
+			if (pin->each < pin->bytes)
 				shrink_span(pin, (uintptr_t)host, &span);
 		pthread_rwlock_unlock(&list_lock);
 	}
@@ -257,7 +257,7 @@ void oki_cuda_span(const void *host, struct oki_cuda_span *ret_span)
 /* ---- the mappings of one device ---- */
 
 /* The distance from a CPU address to the GPU's; 0 on most systems. */
-static CUresult find_shift(struct oki_device *device, void *base, uint64_t *ret_shift)
+static CUresult find_device_offset(struct oki_device *device, void *base, uint64_t *ret_offset)
 {
 	struct oki_cuda_scope scope;
 	CUdeviceptr at = 0;
@@ -266,7 +266,7 @@ static CUresult find_shift(struct oki_device *device, void *base, uint64_t *ret_
 		return result;
 	result = device->api->host_device_pointer(&at, base, 0);
 	oki_cuda_leave(&scope);
-	*ret_shift = at - (uint64_t)(uintptr_t)base;
+	*ret_offset = at - (uint64_t)(uintptr_t)base;
 	return result;
 }
 
@@ -276,8 +276,8 @@ static uint64_t known_registration_bytes(const uint8_t *at, uint64_t bytes)
 {
 	struct oki_cuda_span span;
 	oki_cuda_span(at, &span);
-	uint64_t piece = span.to - (uintptr_t)at;
-	return piece < bytes ? piece : bytes;
+	uint64_t whole = span.to - (uintptr_t)at;
+	return whole < bytes ? whole : bytes;
 }
 
 static uint32_t count_registrations(const uint8_t *base, uint64_t bytes)
@@ -288,61 +288,63 @@ static uint32_t count_registrations(const uint8_t *base, uint64_t bytes)
 	return count;
 }
 
-static void update_in_pieces(struct oki_device *device)
+static void update_arena_split(struct oki_device *device)
 {
-	device->in_pieces = false;
-	for (uint32_t i = 0; i < device->reach_count; i++)
-		device->in_pieces |= device->reach[i].pieces > 1;
+	device->arena_split = false;
+	for (uint32_t i = 0; i < device->mapping_count; i++)
+		device->arena_split |= device->mappings[i].registrations > 1;
 }
 
 int oki_cuda_mapping_add(struct oki_device *device, uint8_t *base, uint64_t bytes,
 			 struct okv_error *err)
 {
-	uint32_t pieces = count_registrations(base, bytes);
-	struct oki_cuda_mapping *reach =
-		realloc(device->reach, (device->reach_count + pieces) * sizeof(*reach));
-	if (!reach)
+	uint32_t count = count_registrations(base, bytes);
+	struct oki_cuda_mapping *mappings =
+		realloc(device->mappings, (device->mapping_count + count) * sizeof(*mappings));
+	if (!mappings)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_IMPORT, "no memory to pin an arena");
-	device->reach = reach;
-	reach += device->reach_count;
+	device->mappings = mappings;
+	mappings += device->mapping_count;
 	uint64_t at = 0;
-	for (uint32_t i = 0; i < pieces; i++) {
-		reach[i] = (struct oki_cuda_mapping){
+	for (uint32_t i = 0; i < count; i++) {
+		mappings[i] = (struct oki_cuda_mapping){
 			.base = base + at,
 			.bytes = known_registration_bytes(base + at, bytes - at),
-			.pieces = i == 0 ? pieces : 0,
+			.registrations = i == 0 ? count : 0,
 		};
-		CUresult result = find_shift(device, base + at, &reach[i].shift);
+		CUresult result = find_device_offset(device, base + at, &mappings[i].device_offset);
 		if (result != CUDA_SUCCESS)
 			return oki_cuda_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_IMPORT, device->api,
 					     result, "GPU %d does not see memory pinned at %p",
 					     device->index, (void *)(base + at));
-		at += reach[i].bytes;
+		at += mappings[i].bytes;
 	}
-	device->reach_count += pieces;
-	update_in_pieces(device);
+	device->mapping_count += count;
+	update_arena_split(device);
 	return 0;
 }
 
 void oki_cuda_mapping_remove(struct oki_device *device, const void *base)
 {
-	struct oki_cuda_mapping *reach = device->reach;
+	struct oki_cuda_mapping *mappings = device->mappings;
 	uint32_t i = 0;
-	while (i < device->reach_count && !(reach[i].base == base && reach[i].pieces))
+	while (i < device->mapping_count &&
+	       !(mappings[i].base == base && mappings[i].registrations))
 		i++;
-	if (i == device->reach_count)
+	if (i == device->mapping_count)
 		return;
-	uint32_t pieces = reach[i].pieces;
-	device->reach_count -= pieces;
-	memmove(&reach[i], &reach[i + pieces], (device->reach_count - i) * sizeof(*reach));
-	update_in_pieces(device);
+	uint32_t count = mappings[i].registrations;
+	device->mapping_count -= count;
+	memmove(&mappings[i], &mappings[i + count],
+		(device->mapping_count - i) * sizeof(*mappings));
+	update_arena_split(device);
 }
 
 bool oki_cuda_crosses_registration(const struct oki_device *device, const uint8_t *host,
 				   uint64_t bytes)
 {
 	struct oki_cuda_span span;
-	if (!device->in_pieces)
+	if (!device->arena_split)
 		return false;
 	oki_cuda_span(host, &span);
 	return bytes > span.to - (uintptr_t)host;

@@ -185,7 +185,7 @@ static bool has_divided_block(const struct oki_device *device, const struct oki_
 bool oki_cuda_plan_crosses_registration(const struct oki_device *device, struct oki_cuda_plan *plan,
 					const struct oki_layer_map *const *maps, uint32_t map_count)
 {
-	if (!device->in_pieces)
+	if (!device->arena_split)
 		return false;
 	uint64_t end = block_end(plan, maps, map_count);
 	if (end > plan->whole_below && end < plan->split_from) {

@@ -513,7 +513,7 @@ START_TEST(with_every_record_free_no_timer_runs)
 	while (!atomic_load(&f.manager->resting) && oki_now_ns() < deadline)
 		sched_yield();
 	ck_assert(atomic_load(&f.manager->resting));
-	/* A grant makes it look after its records again, without a bell of the engine's. */
+	/* A grant makes it look after its records again, without the engine's doorbell. */
 	send_publish(&e, 3, 100, 2);
 	wait_one(&e, 3, OKW_GRANTED);
 	while (atomic_load(&f.manager->resting) && oki_now_ns() < deadline)

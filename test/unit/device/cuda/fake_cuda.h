@@ -184,8 +184,8 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 	ck_assert_uint_ge(bx, 32);
 	ck_assert_uint_le(bx, OKI_GATHER_THREADS);
 	ck_assert_uint_le(g->column_count, OKI_GATHER_COLUMNS);
-	ck_assert_uint_eq(g->piece % OKI_GATHER_PIECE, 0);
-	ck_assert_uint_gt(g->piece, 0);
+	ck_assert_uint_eq(g->tile % OKI_GATHER_TILE, 0);
+	ck_assert_uint_gt(g->tile, 0);
 	ck_assert_uint_ge(g->loads, 1);
 	ck_assert_uint_le(g->loads, OKI_GATHER_LOADS);
 	calls.launches++;
@@ -201,7 +201,7 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 		uint32_t units = count_groups(function, gx, bx);
 		for (uint32_t c = 0; c < g->column_count; c++)
 			units += g->tables[g->columns[c].table].count *
-				 ((g->columns[c].bytes - 1) / g->piece + 1);
+				 ((g->columns[c].bytes - 1) / g->tile + 1);
 		/* Nobody else takes any meanwhile. */
 		ck_assert_uint_eq(*g->tickets, g->first_ticket);
 		/* A kernel in a lane may overlap with the one before; one in the stream follows it.

@@ -353,7 +353,7 @@ static void draw_tickets(uint32_t kernel, const struct oki_gather *g, uint32_t g
 	*g->tickets += groups;
 	for (uint32_t c = 0; c < g->column_count; c++)
 		*g->tickets += g->tables[g->columns[c].table].count *
-			       ((g->columns[c].bytes - 1) / g->piece + 1);
+			       ((g->columns[c].bytes - 1) / g->tile + 1);
 }
 
 /* Its columns, each of which ends no later than the next one's signal. */

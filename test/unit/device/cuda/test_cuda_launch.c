@@ -132,7 +132,7 @@ START_TEST(rows_of_almost_4_gib)
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		struct oki_layer_map map = rows_of(sizes[i], 1ull << 33);
 		struct oki_cuda_launch launch = fill(OKI_TO_PAGES, &map, 1, 1, &four);
-		ck_assert_uint_ge((uint64_t)launch.units * launch.gather.piece, sizes[i]);
+		ck_assert_uint_ge((uint64_t)launch.units * launch.gather.tile, sizes[i]);
 	}
 }
 END_TEST

@@ -106,7 +106,7 @@ static void stage_fini(struct stage *s)
 	oki_cuda_chunks_free(&s->stream);
 	oki_cuda_mapping_remove(&s->device, ARENA);
 	oki_cuda_unpin(ARENA);
-	free(s->device.reach);
+	free(s->device.mappings);
 }
 
 static void check_counts(const struct stage *s)
@@ -192,7 +192,7 @@ static void count_call(const struct stage *s, bool last)
 	seen.calls[s->stream.by_kernel]++;
 	seen.turns += s->stream.by_kernel != last;
 	seen.cut_calls +=
-		s->device.in_pieces && s->device.path == OKV_COPY_KERNEL && !s->stream.by_kernel;
+		s->device.arena_split && s->device.path == OKV_COPY_KERNEL && !s->stream.by_kernel;
 }
 
 /* A piece ends, whenever the worker likes. */

@@ -150,14 +150,14 @@ START_TEST(spans_end_where_registrations_do)
 	ck_assert(!oki_cuda_crosses_registration(&device, arena + 900, 100));
 	ck_assert(!oki_cuda_crosses_registration(&device, arena + 2000, 1000));
 	oki_cuda_mapping_remove(&device, arena);
-	free(device.reach);
+	free(device.mappings);
 	oki_cuda_unpin(arena);
 	oki_cuda_unpin(arena + 2000);
 	free(memory);
 }
 END_TEST
 
-/* A device has an entry for each piece, each with its own shift, or none. */
+/* A device has an entry for each registration, each with its own offset, or none. */
 START_TEST(every_piece_has_its_own_shift)
 {
 	uint8_t *arena = malloc(1000), *other = malloc(100);
@@ -166,30 +166,30 @@ START_TEST(every_piece_has_its_own_shift)
 	pin(other, 100, 100);
 	driver.unseen = arena + 600;
 	ck_assert_int_eq(oki_cuda_mapping_add(&device, arena, 1000, &err), OKV_E_UNSUPPORTED);
-	ck_assert_uint_eq(device.reach_count, 0);
+	ck_assert_uint_eq(device.mapping_count, 0);
 	driver.unseen = NULL;
 	/* Twice, as two bindings of one device would. */
 	for (int n = 0; n < 2; n++)
 		ck_assert_int_eq(oki_cuda_mapping_add(&device, arena, 1000, &err), 0);
 	ck_assert_int_eq(oki_cuda_mapping_add(&device, other, 100, &err), 0);
-	ck_assert_uint_eq(device.reach_count, 9);
+	ck_assert_uint_eq(device.mapping_count, 9);
 	for (uint32_t i = 0; i < 8; i++) {
-		ck_assert_ptr_eq(device.reach[i].base, arena + i % 4 * 300ull);
-		ck_assert_uint_eq(device.reach[i].bytes, i % 4 < 3 ? 300 : 100);
-		ck_assert_uint_eq(device.reach[i].shift, 4096 * (i % 4 + 1));
+		ck_assert_ptr_eq(device.mappings[i].base, arena + i % 4 * 300ull);
+		ck_assert_uint_eq(device.mappings[i].bytes, i % 4 < 3 ? 300 : 100);
+		ck_assert_uint_eq(device.mappings[i].device_offset, 4096 * (i % 4 + 1));
 	}
-	ck_assert(device.in_pieces);
+	ck_assert(device.arena_split);
 	oki_cuda_mapping_remove(&device, arena);
-	ck_assert_uint_eq(device.reach_count, 5);
-	ck_assert(device.in_pieces);
+	ck_assert_uint_eq(device.mapping_count, 5);
+	ck_assert(device.arena_split);
 	oki_cuda_mapping_remove(&device, arena);
-	ck_assert_uint_eq(device.reach_count, 1);
-	ck_assert_ptr_eq(device.reach[0].base, other);
-	ck_assert(!device.in_pieces);
+	ck_assert_uint_eq(device.mapping_count, 1);
+	ck_assert_ptr_eq(device.mappings[0].base, other);
+	ck_assert(!device.arena_split);
 	oki_cuda_mapping_remove(&device, arena);
 	oki_cuda_mapping_remove(&device, other);
-	ck_assert_uint_eq(device.reach_count, 0);
-	free(device.reach);
+	ck_assert_uint_eq(device.mapping_count, 0);
+	free(device.mappings);
 	oki_cuda_unpin(arena);
 	oki_cuda_unpin(other);
 	free(arena);
@@ -387,7 +387,7 @@ static void look_at_arena(uint8_t *arena, uint64_t block)
 static void leave_arena(uint8_t *arena)
 {
 	oki_cuda_mapping_remove(&device, arena);
-	free(device.reach);
+	free(device.mappings);
 	oki_cuda_unpin(arena);
 	free(arena);
 }

@@ -60,13 +60,14 @@ static uint64_t plain_rows(const struct oki_device *device, const struct oki_run
 		for (uint32_t o = 0; o < runs[i].blocks; o++)
 			for (uint32_t j = 0; j < runs[i].inner; j++) {
 				const uint8_t *host = runs[i].host + o * runs[i].host_pitch;
-				uint64_t shift = 0;
-				for (uint32_t r = 0; r < device->reach_count; r++)
-					if (host >= device->reach[r].base &&
-					    host < device->reach[r].base + device->reach[r].bytes)
-						shift = device->reach[r].shift;
+				uint64_t device_offset = 0;
+				for (uint32_t r = 0; r < device->mapping_count; r++)
+					if (host >= device->mappings[r].base &&
+					    host < device->mappings[r].base +
+							    device->mappings[r].bytes)
+						device_offset = device->mappings[r].device_offset;
 				rows[made++] = (struct oki_gather_row){
-					.host = (uintptr_t)host + shift,
+					.host = (uintptr_t)host + device_offset,
 					.page = runs[i].page + o * runs[i].page_pitch +
 						j * runs[i].inner_step,
 					.inner = runs[i].inner_first + j,
@@ -83,19 +84,19 @@ START_TEST(a_table_has_the_rows_of_its_runs)
 	seed = 17;
 	for (int n = 0; n < 3000; n++) {
 		struct oki_run runs[RUNS];
-		struct oki_cuda_mapping reach[100];
-		struct oki_device device = {.reach = reach, .in_pieces = n % 3 == 0};
+		struct oki_cuda_mapping mappings[100];
+		struct oki_device device = {.mappings = mappings, .arena_split = n % 3 == 0};
 		uint32_t count = draw_runs(runs, 4096, 1 + below(4));
-		uint64_t bytes = device.in_pieces ? 4096 * 7 : 4096 * 100;
-		device.reach_count = n % 5 ? 100 : 0;
-		for (uint32_t r = 0; r < device.reach_count; r++) {
-			reach[r].base = FIRST_HOST + r * bytes;
-			reach[r].bytes = bytes;
-			reach[r].shift = below(1000) * 65536;
+		uint64_t bytes = device.arena_split ? 4096 * 7 : 4096 * 100;
+		device.mapping_count = n % 5 ? 100 : 0;
+		for (uint32_t r = 0; r < device.mapping_count; r++) {
+			mappings[r].base = FIRST_HOST + r * bytes;
+			mappings[r].bytes = bytes;
+			mappings[r].device_offset = below(1000) * 65536;
 		}
-		/* Whole arenas are given one shift: no run leaves its own. */
-		for (uint32_t r = 0; r < device.reach_count && !device.in_pieces; r++)
-			reach[r].shift = reach[0].shift;
+		/* Whole arenas are given one offset: no run leaves its own. */
+		for (uint32_t r = 0; r < device.mapping_count && !device.arena_split; r++)
+			mappings[r].device_offset = mappings[0].device_offset;
 		uint64_t rows = plain_rows(&device, runs, count, want);
 		ck_assert_uint_eq(rows, oki_cuda_table_rows(runs, count));
 		struct oki_gather_row *got = malloc((rows + 1) * sizeof(*got));

@@ -420,7 +420,7 @@ START_TEST(a_publish_keeps_its_rate)
 				oki_cuda_launch_fill(tables, OKI_TO_BLOCKS, maps, 0, 1, &budget,
 						     &l);
 				bool holds = true;
-				for (uint32_t n = 1; n <= l.gather.piece; n++)
+				for (uint32_t n = 1; n <= l.gather.tile; n++)
 					holds = holds &&
 						rate_of_pace(&l, l.gather.pace, n) <
 							1.01 * rates[r] &&
@@ -428,7 +428,7 @@ START_TEST(a_publish_keeps_its_rate)
 							1.01 * rates[r] / 2;
 				ck_assert(holds);
 				if (bytes >= 1u << 16)
-					ck_assert(rate_of_pace(&l, l.gather.pace, l.gather.piece) >
+					ck_assert(rate_of_pace(&l, l.gather.pace, l.gather.tile) >
 						  0.9 * rates[r]);
 			}
 }

@@ -58,12 +58,12 @@ START_TEST(the_kernel_gets_device_addresses)
 	uint8_t *arena = malloc(4 * ROW), *alias = malloc(4 * ROW), page[ROW];
 	struct stage s;
 	stage_init(&s, OKV_COPY_KERNEL, true);
-	struct oki_cuda_mapping reach[] = {
-		{.base = (uint8_t *)1, .bytes = 64, .shift = 12345},
-		{.base = arena, .bytes = 4 * ROW, .shift = (uint64_t)(alias - arena)},
+	struct oki_cuda_mapping mappings[] = {
+		{.base = (uint8_t *)1, .bytes = 64, .device_offset = 12345},
+		{.base = arena, .bytes = 4 * ROW, .device_offset = (uint64_t)(alias - arena)},
 	};
-	s.device.reach = reach;
-	s.device.reach_count = 2;
+	s.device.mappings = mappings;
+	s.device.mapping_count = 2;
 	memset(arena, 1, 4 * ROW);
 	memset(alias, 2, 4 * ROW);
 	struct oki_layer_map map = {.base = page,
