@@ -3,20 +3,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable, TypeVar
 
 from ..binding import Binding, LayerEvent, PublishGroup, RestoreGroup
 from ..engine import Engine
 from ..errors import Error, SessionError, Status
 from ..lease import Lease
-from ..namespace import MAX_BLOCKS, Keys, Namespace
+from ..namespace import (
+    MAX_BLOCKS,
+    MAX_OPERATION_BLOCKS,
+    MAX_STRETCHES,
+    Keys,
+    Namespace,
+)
 from ..op import Op
 from .meta import Description, Load, Place, Save
 
 # A Manager that is silent for so long is given up; closing its session then takes as long again.
 PATIENCE = 5.0
 LOOKUP_PATIENCE = 1.0
+
+T = TypeVar("T")
+
+
+def operations(wanted: Sequence[T], places: Callable[[T], Sequence[Place]]) -> Iterator[list[T]]:
+    """Divide a step's loads or saves into as few operations as the C API allows: one, but for a
+    step that is larger than any of vLLM's."""
+    chosen: list[T] = []
+    stretches = blocks = 0
+    for one in wanted:
+        count = sum(len(place.blocks) for place in places(one))
+        more = len(places(one))
+        if chosen and (stretches + more > MAX_STRETCHES or blocks + count > MAX_OPERATION_BLOCKS):
+            yield chosen
+            chosen, stretches, blocks = [], 0, 0
+        chosen.append(one)
+        stretches, blocks = stretches + more, blocks + count
+    if chosen:
+        yield chosen
 
 
 def means_lost(error: Error) -> bool:
@@ -116,34 +141,39 @@ class WorkerSession(_Session):
         self.layout = layout
         self.stage = description.stage
 
-    def restore(self, load: Load, streams: Sequence[int], events: Sequence[LayerEvent]) -> Op:
-        """Start to restore the blocks of one load."""
-        with self.namespace.open_lease(load.leases[self.stage]) as lease:
-            groups = [
-                RestoreGroup(self._pages(place), first=place.first, group=place.group)
-                for place in load.places
-            ]
-            return self.binding.restore(lease, groups, streams=streams, events=events)
-
-    def publish(self, saves: Sequence[Save], streams: Sequence[int], read_done: Any) -> list[Op]:
-        """Start to publish; read_done is an event for each operation, or None."""
-        ops = []
-        for save in saves:
-            event = read_done() if read_done is not None else None
-            ops.append(
-                self.binding.publish(
-                    PublishGroup(
-                        Keys(save.keys, group=save.place.group),
-                        self._pages(save.place),
-                        first_position=save.place.first,
-                        parent=save.parent,
-                    ),
-                    streams=streams,
-                    read_done_event=None if event is None else event.cuda_event,
-                    owner=event,
-                )
+    def restore(
+        self, loads: Sequence[Load], streams: Sequence[int], events: Sequence[LayerEvent]
+    ) -> Op:
+        """Start to restore the blocks of loads, as one operation."""
+        groups = [
+            RestoreGroup(
+                self._pages(place),
+                first=place.first,
+                group=place.group,
+                lease=load.leases[self.stage],
             )
-        return ops
+            for load in loads
+            for place in load.places
+        ]
+        return self.binding.restore(None, groups, streams=streams, events=events)
+
+    def publish(self, saves: Sequence[Save], streams: Sequence[int], read_done: Any) -> Op:
+        """Start to publish saves, as one operation; read_done is an event or None."""
+        groups = [
+            PublishGroup(
+                Keys(save.keys, group=save.place.group),
+                self._pages(save.place),
+                first_position=save.place.first,
+                parent=save.parent,
+            )
+            for save in saves
+        ]
+        return self.binding.publish(
+            groups,
+            streams=streams,
+            read_done_event=None if read_done is None else read_done.cuda_event,
+            owner=read_done,
+        )
 
     def _pages(self, place: Place) -> Any:
         return self.layout.pages(place.group, place.blocks)

@@ -44,6 +44,7 @@ class Save:
     place: Place
     keys: list[bytes]
     parent: bytes | None
+    told: bool = True  # in KV events: the keys are vLLM's block hashes
 
 
 @dataclasses.dataclass

@@ -12,7 +12,7 @@ from typing import Any, Callable
 from ..binding import LayerEvent
 from ..errors import Error, Status
 from ..op import Op, OpResult
-from .calls import PATIENCE, WorkerSession, means_lost
+from .calls import PATIENCE, WorkerSession, means_lost, operations
 from .link import Link
 from .meta import Description, Load, Save, StepMeta, WorkerMeta
 from .options import Options
@@ -69,18 +69,26 @@ class CudaStreams(Streams):
 
 @dataclasses.dataclass
 class Restoring:
-    load: Load
+    """Loads that are restored by one operation."""
+
+    loads: list[Load]
+    behind: bool
     op: Op | None
     session: WorkerSession | None
     started: float
     events: list[Any] = dataclasses.field(default_factory=list)
-    linked: int = 0  # layers up to here are waited for
     failed: bool = False
+
+    def block_numbers(self) -> set[int]:
+        return set().union(*(load.block_numbers() for load in self.loads))
 
 
 @dataclasses.dataclass
 class Publishing:
-    save: Save
+    """Saves that are published by one operation."""
+
+    saves: list[Save]
+    blocks: set[int]  # vLLM's numbers of what is read
     op: Op
     session: WorkerSession
     started: float
@@ -162,7 +170,7 @@ class Worker:
             return
         kept = []
         for one in self._publishing:
-            if meta.reused.isdisjoint(one.save.place.blocks):
+            if meta.reused.isdisjoint(one.blocks):
                 kept.append(one)
             elif one.read is not None and self._enqueued(one):
                 self._streams.wait(one.read)
@@ -185,24 +193,33 @@ class Worker:
         if self._meta is not meta:
             self._meta = meta
             self._failed_step = False
+        session = self._session()
+        usable = []
         for load in meta.loads:
-            self._restoring.append(self._start(load))
+            if session is None or not load.leases:
+                one = Restoring([load], load.behind, None, session, self._clock())
+                self._failed(
+                    one, "the Manager is away" if session is None else "the lease is short"
+                )
+                self._restoring.append(one)
+            else:
+                usable.append(load)
+        for behind in (False, True):
+            kind = [load for load in usable if load.behind == behind]
+            for loads in operations(kind, lambda load: load.places):
+                self._restoring.append(self._start(loads, behind, session))
         if link_all:
             for layer in range(len(self._layout.layers) if self._layout else 0):
                 self._wait_layer(layer)
 
-    def _start(self, load: Load) -> Restoring:
-        session = self._session()
-        one = Restoring(load, None, session, self._clock())
-        if session is None or not load.leases:
-            self._failed(one, "the Manager is away" if session is None else "the lease is short")
-            return one
-        if not load.behind:
+    def _start(self, loads: list[Load], behind: bool, session: Any) -> Restoring:
+        one = Restoring(loads, behind, None, session, self._clock())
+        if not behind:
             one.events = self._streams.layer_events(len(self._layout.layers))
         events = [LayerEvent(i, e.cuda_event, e) for i, e in enumerate(one.events)]
         try:
-            one.op = session.restore(load, self._streams.current(), events)
-            self._stats.count("loads")
+            one.op = session.restore(loads, self._streams.current(), events)
+            self._stats.count("loads", len(loads))
         except Error as error:
             self._trouble(session, error)
             self._failed(one, str(error))
@@ -222,7 +239,7 @@ class Worker:
 
     def _wait_layer(self, layer: int) -> None:
         for one in self._restoring:
-            if one.load.behind or one.failed or one.op is None:
+            if one.behind or one.failed or one.op is None:
                 continue
             try:
                 self._patiently(one, layer)
@@ -254,7 +271,7 @@ class Worker:
 
     def _finish_within(self) -> None:
         self._restoring = [
-            one for one in self._restoring if one.load.behind or not self._end_within(one)
+            one for one in self._restoring if one.behind or not self._end_within(one)
         ]
 
     def _end_within(self, one: Restoring) -> bool:
@@ -283,14 +300,11 @@ class Worker:
         if session is None:
             return
         try:
-            for save in saves:
+            for some in operations(saves, lambda save: [save.place]):
                 event = self._streams.read_event()
-                ops = session.publish(
-                    [save], self._streams.current(), None if event is None else (lambda e=event: e)
-                )
-                self._publishing += [
-                    Publishing(save, op, session, self._clock(), event) for op in ops
-                ]
+                op = session.publish(some, self._streams.current(), event)
+                blocks = {block for save in some for block in save.place.blocks}
+                self._publishing.append(Publishing(some, blocks, op, session, self._clock(), event))
         except Error as error:
             self._trouble(session, error)
 
@@ -308,16 +322,18 @@ class Worker:
         self._publishing = kept
 
     def _published(self, one: Publishing, result: OpResult | None) -> None:
-        one.op.close()
         if result is None or result.status:
-            self._stats.count("failed_saves")
+            one.op.close()
+            self._stats.count("failed_saves", len(one.saves))
             return
+        if self._events_wanted:
+            for save, stretch in zip(one.saves, one.op.stretches()):
+                if save.told and not stretch.not_stored:
+                    self._news.stored.update(dict.fromkeys(save.keys, 1))
+        one.op.close()
         self._stats.count("saved_bytes", result.bytes)
         self._stats.count("saved_blocks", result.blocks)
         self._stats.count("full_blocks", result.not_stored)
-        if self._events_wanted and not result.not_stored:
-            for key in one.save.keys:
-                self._news.stored[key] = 1
 
     def finished(self) -> set[str]:
         """Requests whose load behind the steps is over, well or not."""
@@ -325,7 +341,7 @@ class Worker:
         now = self._clock()
         kept = []
         for one in self._restoring:
-            if not one.load.behind:
+            if not one.behind:
                 kept.append(one)
             elif one.op is None or one.op.poll() is not None:
                 self._ended(one)
@@ -338,7 +354,6 @@ class Worker:
         return received
 
     def _ended(self, one: Restoring) -> None:
-        load = one.load
         if one.op is not None:
             result = one.op.poll()
             one.op.close()
@@ -350,23 +365,29 @@ class Worker:
                 self._stats.count("load_seconds", self._clock() - one.started)
         self._streams.give_back(one.events)
         one.events = []
-        if load.behind:
-            self._received.add(load.request_id)
+        if one.behind:
+            requests = {load.request_id for load in one.loads}
+            self._received |= requests
             if one.failed:
-                self._failed_requests.add(load.request_id)
-                self._late_blocks |= load.block_numbers()
-        self._news.ended[load.load_id] = 1
+                self._failed_requests |= requests
+                self._late_blocks |= one.block_numbers()
+        for load in one.loads:
+            self._news.ended[load.load_id] = 1
 
     def _failed(self, one: Restoring, why: str) -> None:
         one.failed = True
-        self._stats.count("failed_loads")
-        self._news.failed.add(one.load.load_id)
+        self._stats.count("failed_loads", len(one.loads))
+        self._news.failed |= {load.load_id for load in one.loads}
+        first, others = one.loads[0].request_id, len(one.loads) - 1
         self._logger.warning(
-            "OrbitKV: request %s is computed, its load failed: %s", one.load.request_id, why
+            "OrbitKV: request %s%s is computed, its load failed: %s",
+            first,
+            f", and each of {others} others," if others else "",
+            why,
         )
-        if not one.load.behind:
+        if not one.behind:
             self._failed_step = True
-            self._failed_blocks |= one.load.block_numbers()
+            self._failed_blocks |= one.block_numbers()
 
     def take_failed_blocks(self, behind: bool) -> set[int]:
         """Blocks of failed loads; `behind`: also of those that vLLM did not get by request."""
