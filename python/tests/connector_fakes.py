@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import orbitkv
+from orbitkv.vllm.identity import adapter_digest
 from orbitkv.vllm.meta import Description, StepMeta
 from orbitkv.vllm.options import Options
 from orbitkv.vllm.scheduler import Scheduler
@@ -122,7 +123,7 @@ class Layout:
 class Engine:
     """Both halves of the connector of a vLLM with one rank, driven as vLLM drives them."""
 
-    def __init__(self, socket: Path, **options: Any) -> None:
+    def __init__(self, socket: Path, adapter: Any = adapter_digest, **options: Any) -> None:
         self.layout = Layout()
         self.stats = Stats()
         chosen = Options(socket=str(socket), **options)
@@ -138,6 +139,7 @@ class Engine:
             in_order=True,
             stats=self.stats,
             logger=logger,
+            adapter=adapter,
         )
         self.scheduler.evicts_with(self.evicted.update)
         self.worker.register(self.layout, description, Streams())

@@ -13,6 +13,8 @@ from connector_fakes import LAYERS, TOKENS, Engine, Request, step
 
 import orbitkv
 from orbitkv.vllm import calls
+from orbitkv.vllm.geometry import Unsupported
+from orbitkv.vllm.meta import StepMeta
 from orbitkv.vllm.options import Options
 
 Process = subprocess.Popen[bytes]
@@ -143,11 +145,64 @@ def test_nothing_is_saved_behind_a_failed_load(manager: tuple[Path, Process]) ->
     vllm.close()
 
 
-def test_adapters_are_left_alone(vllm: Engine) -> None:
-    vllm.prefill(Request("a", PROMPT), COLD)
-    adapted = Request("b", PROMPT, lora_request=object())
-    assert vllm.admit(adapted, WARM) == (0, False)
-    assert vllm.plan(step({"b": (WARM, 0, PROMPT)})).saves == []
+def test_adapters_are_cached_by_content(manager: tuple[Path, Process]) -> None:
+    """The key names an adapter; two contents under one name share nothing."""
+    contents = {"one": b"1" * 32, "same": b"1" * 32, "other": b"2" * 32}
+    vllm = Engine(manager[0], adapter=contents.__getitem__)
+    vllm.prefill(Request("a", PROMPT, lora_request="one"), COLD)
+    assert vllm.scheduler.matched(Request("b", PROMPT, lora_request="same"), 0)[0] == 10 * TOKENS
+    assert vllm.scheduler.matched(Request("c", PROMPT, lora_request="other"), 0)[0] == 0
+    assert vllm.scheduler.matched(Request("d", PROMPT), 0)[0] == 0
+    # Replaced while its request runs: nobody knows which of the two the model used.
+    assert vllm.admit(Request("e", PROMPT, name="late", lora_request="one"), WARM)[0] == 0
+    contents["one"] = b"3" * 32
+    assert vllm.plan(step({"e": (WARM, 0, PROMPT)})).saves == []
+    vllm.close()
+
+
+def test_an_adapter_that_cannot_be_read_is_not_cached(
+    manager: tuple[Path, Process], caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(request: object) -> bytes:
+        raise Unsupported("adapter x: it is away")
+
+    vllm = Engine(manager[0], adapter=refuse)
+    for name in "ab":
+        assert vllm.admit(Request(name, PROMPT, lora_request=name), WARM) == (0, False)
+        assert vllm.plan(step({name: (WARM, 0, PROMPT)})).saves == []
+    assert [r.message for r in caplog.records if "it is away" in r.message] == [
+        "OrbitKV: not cached: adapter x: it is away"
+    ]
+    vllm.close()
+
+
+def test_a_step_is_one_operation_each_way(vllm: Engine) -> None:
+    prompts = [Request(name, PROMPT, name=name) for name in "abc"]
+    places = [list(range(1 + 10 * i, 11 + 10 * i)) for i in range(3)]
+    for request, blocks in zip(prompts, places):
+        assert vllm.admit(request, blocks)[0] == 0
+    meta = vllm.plan(step({r.request_id: (b, 0, PROMPT) for r, b in zip(prompts, places)}))
+    assert len(meta.saves) == 3
+    vllm.worker.start_loads(meta)
+    for request, blocks in zip(prompts, places):
+        vllm.layout.compute(blocks, first=ord(request.name))
+    vllm.worker.end_step(meta)
+    assert len(list(vllm.worker.running())) <= 1
+    vllm.drain()
+    assert vllm.stats.take().data["saved_blocks"] == 30
+    for request in prompts:
+        vllm.scheduler.finished(request)
+    places.reverse()
+    for request, blocks in zip(prompts, places):
+        assert vllm.admit(request, blocks)[0] == 10 * TOKENS
+    meta = vllm.plan(step({r.request_id: (b, 160, 1) for r, b in zip(prompts, places)}))
+    vllm.worker.start_loads(meta)
+    assert len(list(vllm.worker.running())) == 1
+    vllm.run(StepMeta())
+    vllm.drain()
+    for request, blocks in zip(prompts, places):
+        assert not vllm.layout.wrong(blocks, first=ord(request.name))
+    assert vllm.stats.take().data["loads"] == 3
 
 
 def test_chunks_are_saved_as_they_are_computed(vllm: Engine) -> None:

@@ -5,6 +5,6 @@
 set -eu
 where=$("$(dirname "$0")/environment.sh" "$1" "$2")
 cd "$1"
-"$where/bin/ruff" check --quiet --no-cache python
-"$where/bin/ruff" format --check --quiet --no-cache python
+"$where/bin/ruff" check --quiet --no-cache python test/engines
+"$where/bin/ruff" format --check --quiet --no-cache python test/engines
 "$where/bin/mypy" --cache-dir "$2/python-venv/mypy"

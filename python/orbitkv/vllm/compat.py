@@ -61,6 +61,22 @@ class VllmStats(ConnectorStats, vllm_metrics.KVConnectorStats):  # type: ignore[
     """ConnectorStats where vLLM asks for its own class."""
 
 
+def stored_event(hashes: list[bytes], block_tokens: int) -> Any:
+    """A KV event: these blocks are in the cache. Their tokens are not known any more."""
+    from vllm.distributed.kv_events import BlockStored
+    from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+
+    return BlockStored(
+        block_hashes=[maybe_convert_block_hash(key) for key in hashes],
+        parent_block_hash=None,
+        token_ids=[],
+        block_size=block_tokens,
+        lora_id=None,
+        medium="CPU",
+        lora_name=None,
+    )
+
+
 def hash_tokens(vllm_config: Any, kv_cache_config: Any) -> int:
     """Tokens of one element of request.block_hashes."""
     from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes

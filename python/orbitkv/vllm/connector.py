@@ -226,7 +226,9 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return False, None
 
     def take_events(self) -> Iterable[Any]:
-        return ()
+        assert self._scheduler is not None
+        stored = self._scheduler.take_stored()
+        return [compat.stored_event(stored, self._scheduler.block_tokens)] if stored else []
 
     # ---- both
 

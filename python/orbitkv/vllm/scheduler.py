@@ -6,7 +6,9 @@ Needs nothing of vLLM but the objects that it is given, so that it is tested wit
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import hashlib
 import itertools
 import logging
 import time
@@ -16,12 +18,15 @@ from typing import Any, Callable
 from ..errors import Error
 from ..namespace import MAX_BLOCKS, GroupKind
 from .calls import Found, SchedulerSession, means_lost
+from .geometry import Unsupported
+from .identity import adapter_digest
 from .link import Link
 from .meta import Description, Load, Place, Save, StepMeta, WorkerMeta
 from .options import Options
 from .stats import Stats
 
 _OFFER_SECONDS = 2.0  # how long a lookup is believed: leases live longer
+_HALF_STORED = 65536  # keys that some ranks have stored, remembered for KV events
 _PATIENT_ASKS = 200  # how often vLLM is asked to come back while no worker described its cache
 
 
@@ -44,6 +49,8 @@ class Known:
     offer: Offer | None = None
     preemptions: int = 0  # of the request, when it got its blocks
     failed: bool = False  # a load failed: it is computed, and never offered a load again
+    adapter: bytes = b""  # digest of its adapter's content
+    uncached: bool = False  # the content of its adapter is not known
 
 
 @dataclasses.dataclass
@@ -72,6 +79,7 @@ class Scheduler:
         logger: logging.Logger,
         clock: Callable[[], float] = time.monotonic,
         connect: Callable[[str | None, Sequence[Description]], Any] = SchedulerSession,
+        adapter: Callable[[Any], bytes] = adapter_digest,
     ) -> None:
         self._options = options
         self._hash_tokens = hash_tokens
@@ -83,6 +91,8 @@ class Scheduler:
         self._logger = logger
         self._clock = clock
         self._connect = connect
+        self._adapter = adapter
+        self._adapters_said: set[str] = set()  # reasons that are in the log
         self._described: dict[int, Description] = {}
         self._link: Link[Any] | None = None
         self._refused = False
@@ -94,6 +104,8 @@ class Scheduler:
         self._reused: set[int] = set()
         self._busy: set[str] = set()  # requests of the last step
         self._drop = False
+        self._half_stored: collections.OrderedDict[bytes, int] = collections.OrderedDict()
+        self._stored: list[bytes] = []
         self._evict: Callable[[set[int]], None] | None = None
 
     # ---- what the workers have
@@ -142,8 +154,6 @@ class Scheduler:
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """How many tokens behind the first `computed` ones the cache has, and whether they are
         loaded while vLLM runs other requests."""
-        if getattr(request, "lora_request", None) is not None:
-            return 0, False  # its key names the adapter, not the adapter's content
         known = self._known.get(request.request_id)
         if self._link is None and not self._refused and self._asks_left > 0:
             self._asks_left -= 1
@@ -153,6 +163,8 @@ class Scheduler:
             return 0, False
         if known is None:
             known = self._remember(request)
+        if known.uncached:
+            return 0, False
         now = self._clock()
         offer = known.offer
         if (
@@ -162,26 +174,31 @@ class Scheduler:
             or now - offer.made > _OFFER_SECONDS
         ):
             self._withdraw(known)
-            found = self._look_up(session, request, computed)
+            found = self._look_up(session, known, computed)
             if found is None:
                 return 0, False
             known.offer = offer = Offer(found, computed, now)
         return offer.found.tokens - computed, self._loads_behind()
 
-    def _keys(self, request: Any, group: int, tokens: int) -> list[bytes]:
+    def _keys(self, known: Known, group: int, tokens: int) -> list[bytes]:
         """Keys of the whole blocks of a group in the first `tokens` tokens."""
         step = self._groups[group].block_tokens // self._hash_tokens
-        hashes = request.block_hashes[: tokens // self._hash_tokens]
-        return list(hashes[step - 1 :: step])
+        hashes = known.request.block_hashes[: tokens // self._hash_tokens]
+        keys = hashes[step - 1 :: step]
+        if not known.adapter:
+            return list(keys)
+        # A block hash names the adapter, not its content.
+        return [hashlib.sha256(known.adapter + key).digest() for key in keys]
 
-    def _look_up(self, session: Any, request: Any, computed: int) -> Found | None:
+    def _look_up(self, session: Any, known: Known, computed: int) -> Found | None:
+        request = known.request
         # The last token is always computed: vLLM samples from it.
         limit = min(request.num_tokens - 1, len(request.block_hashes) * self._hash_tokens)
         if limit < computed + self._options.min_tokens:
             return None
         if any(computed % group.block_tokens for group in self._groups):
             return None  # vLLM shares the begun block with others: it cannot be written
-        keys = [self._keys(request, group, limit) for group in range(len(self._groups))]
+        keys = [self._keys(known, group, limit) for group in range(len(self._groups))]
         if not all(keys):
             return None
         started = self._clock()
@@ -215,7 +232,22 @@ class Scheduler:
     def _remember(self, request: Any) -> Known:
         known = Known(request, [[] for _ in self._groups], [0] * len(self._groups))
         self._known[request.request_id] = known
+        if getattr(request, "lora_request", None) is not None:
+            self._name_adapter(known)
         return known
+
+    def _name_adapter(self, known: Known) -> bool:
+        """Learn what the request's adapter contains. False: not known, or no longer the same."""
+        try:
+            digest = self._adapter(known.request.lora_request)
+            known.uncached |= known.adapter not in (b"", digest)
+            known.adapter = digest
+        except Unsupported as reason:
+            known.uncached = True
+            if str(reason) not in self._adapters_said:
+                self._adapters_said.add(str(reason))
+                self._logger.warning("OrbitKV: not cached: %s", reason)
+        return not known.uncached
 
     def _withdraw(self, known: Known) -> None:
         if known.offer is not None:
@@ -225,7 +257,7 @@ class Scheduler:
     def allocated(self, request: Any, blocks: Sequence[Sequence[int]], external: int) -> None:
         """vLLM gave the request these blocks; `external` tokens of them are to be loaded."""
         request_id = request.request_id
-        if self._link is None or getattr(request, "lora_request", None) is not None:
+        if self._link is None:
             return
         known = self._known.get(request_id) or self._remember(request)
         offer = known.offer
@@ -324,11 +356,13 @@ class Scheduler:
     def _saves(self, request_id: str, end: int) -> list[Save]:
         known = self._known[request_id]
         request = known.request
-        saves = []
+        saves: list[Save] = []
+        if known.uncached or (known.adapter and not self._name_adapter(known)):
+            return saves
         for number, group in enumerate(self._groups):
             if group.kind == GroupKind.STATE:
                 continue  # vLLM hands the blocks of states over one by one: not taken up yet
-            keys = self._keys(request, number, end)
+            keys = self._keys(known, number, end)
             ready = len(keys)
             if self._drafts and end > request.num_prompt_tokens:
                 ready -= 1  # a rejected draft rewrites it
@@ -349,6 +383,7 @@ class Scheduler:
                         Place(number, at, blocks[at:stop]),
                         keys[at:stop],
                         keys[at - 1] if at else None,
+                        told=not known.adapter,
                     )
                 )
                 at = stop
@@ -374,10 +409,30 @@ class Scheduler:
             if running.ranks >= self._ranks * self._stages:
                 del self._loads[load_id]
                 running.found.close()
+        for key, ranks in meta.stored.items():
+            self._rank_stored(key, ranks)
         if meta.connected:
             # A new Manager has nothing: what runs is saved from its first block on.
             for known in self._known.values():
                 known.saved = [0] * len(self._groups)
+
+    def _rank_stored(self, key: bytes, ranks: int) -> None:
+        ranks += self._half_stored.pop(key, 0)
+        if ranks >= self._ranks * self._stages:
+            self._stored.append(key)
+            return
+        self._half_stored[key] = ranks
+        if len(self._half_stored) > _HALF_STORED:
+            self._half_stored.popitem(last=False)
+
+    def take_stored(self) -> list[bytes]:
+        """Block hashes that every rank has stored since the last call; with KV events only."""
+        stored, self._stored = self._stored, []
+        return stored
+
+    @property
+    def block_tokens(self) -> int:
+        return self._groups[0].block_tokens
 
     def _load_failed(self, running: Running) -> None:
         known = self._known.get(running.request_id)
