@@ -189,26 +189,22 @@ def manager_dies_with_a_load(place: Place) -> None:
 
         def run(load: str) -> None:
             vllm = Vllm(place, connector(cache.socket, load=load))
-            scheduler, worker = vllm.halves
+            worker = vllm.halves[1]
             started = worker.start_loads
 
-            def start_then_kill(meta: Any, **options: Any) -> None:
-                if meta.loads and during:
-                    started(meta, **options)
+            def start(during: bool, meta: Any, **options: Any) -> None:
+                if meta.loads and not during:
                     cache.kill()
-                else:
-                    if meta.loads:
-                        cache.kill()
-                    started(meta, **options)
+                started(meta, **options)
+                if meta.loads and during:
+                    cache.kill()
 
             for during in (False, True):
-                worker.start_loads = start_then_kill
+                worker.start_loads = functools.partial(start, during)
                 same_tokens(vllm.ask(PROMPTS[:1]), reference(place)[0][:1], f"killed, {load}")
                 worker.start_loads = started
                 cache.start()
-                vllm.step_until(
-                    lambda: all(half._session() is not None for half in vllm.halves)
-                )
+                vllm.step_until(lambda: all(half._session() is not None for half in vllm.halves))
                 vllm.llm.reset_prefix_cache()
                 same_tokens(vllm.ask(PROMPTS[:1]), reference(place)[0][:1], "the new one")
                 vllm.llm.reset_prefix_cache()
@@ -300,19 +296,19 @@ def abort_in_a_load(place: Place) -> None:
 
         def run() -> None:
             vllm = Vllm(place, connector(cache.socket, load="async"))
-            scheduler, worker = vllm.halves
+            worker = vllm.halves[1]
+            started = worker.start_loads
+
+            def start_then_stop(meta: Any, **options: Any) -> None:
+                if meta.loads:
+                    cache.stop()
+                started(meta, **options)
+
             for round in range(3):
                 vllm.llm.reset_prefix_cache()
                 names = [f"r{round}.{i}" for i in range(len(PROMPTS))]
                 for name, prompt in zip(names, PROMPTS):
                     vllm.add(prompt, name)
-                started = worker.start_loads
-
-                def start_then_stop(meta: Any, **options: Any) -> None:
-                    if meta.loads:
-                        cache.stop()
-                    started(meta, **options)
-
                 worker.start_loads = start_then_stop
                 vllm.engine.step()
                 worker.start_loads = started

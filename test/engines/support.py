@@ -31,12 +31,12 @@ os.environ.update(
     TOKENIZERS_PARALLELISM="false",
 )
 
-import vllm.model_executor.models.llama  # noqa: E402
-import vllm.v1.engine.llm_engine  # noqa: E402
-import vllm.v1.worker.cpu_worker  # noqa: E402, F401
-from vllm import LLM, SamplingParams  # noqa: E402
+import vllm.model_executor.models.llama
+import vllm.v1.engine.llm_engine
+import vllm.v1.worker.cpu_worker  # noqa: F401
+from vllm import LLM, SamplingParams
 
-import orbitkv  # noqa: E402
+import orbitkv
 
 BLOCK = 32
 TEXT = (Path(__file__).parents[2] / "README.md").read_text()
