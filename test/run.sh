@@ -128,7 +128,8 @@ sanitize)
 	export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 	export CK_FORK=no
 	run_build build-asan 'ASan + UBSan' -Db_sanitize=address,undefined -Db_lundef=false \
-		-- --no-suite lint --no-suite model --no-suite install --no-suite python --timeout-multiplier 4
+		-- --no-suite lint --no-suite model --no-suite install --no-suite python \
+		--no-suite engines --timeout-multiplier 4
 	export TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 suppressions=$PWD/test/tools/tsan.supp"
 	run_build build-tsan 'TSan' -Db_sanitize=thread -Db_lundef=false \
 		-- --suite unit --suite scenario --suite standin --timeout-multiplier 6

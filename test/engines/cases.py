@@ -31,7 +31,7 @@ from support import (
 
 Case = Callable[[Place], None]
 CASES: dict[str, Case] = {}
-SHORT = ("restart_sync", "restart_async", "failed_loads", "manager_dies", "preemption")
+SHORT = ("restart_sync", "restart_async", "manager_dies")
 
 
 def case(function: Case) -> Case:

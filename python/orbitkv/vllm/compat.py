@@ -92,13 +92,10 @@ def in_order(vllm_config: Any) -> bool:
     )
 
 
-def recompute_failed_loads(kv_transfer_config: Any) -> bool:
+def recompute_failed_loads(kv_transfer_config: Any) -> None:
     """Make vLLM compute what a load failed to bring. Its scheduler reads the policy after it made
-    the connector. False: this configuration is not the one that it reads."""
-    if kv_transfer_config.kv_load_failure_policy == "recompute":
-        return True
+    the connector; under a MultiConnector it reads that of the parent, which a child cannot see."""
     kv_transfer_config.kv_load_failure_policy = "recompute"
-    return True
 
 
 def runs_whole_graph(forward_context: Any) -> bool:
