@@ -97,6 +97,20 @@ OKV_EXPORT int okv_namespace_open(struct okv_engine *engine,
 				  struct okv_namespace **ret_ns, struct okv_error *err);
 /** Release the handle. The namespace's bindings and leases keep working. NULL is allowed. */
 OKV_EXPORT void okv_namespace_close(struct okv_namespace *ns);
+/**
+ * Forget what is stored under the namespace, for all sessions: for weights that changed in place. From
+ * the return on lookups miss it, and restores from leases of it end with OKV_E_NOENT. Restores that
+ * the Manager had accepted end with the right bytes. The namespace stays open, and new publishes
+ * are found.
+ *
+ * A publish whose start call returned before may be stored as new: wait until publishes ended, in
+ * every process that publishes to the namespace, and drop then.
+ *
+ * Errors   OKV_E_PERM: the engine was opened with OKV_ENGINE_RESTORE_ONLY. OKV_E_TIMEOUT: it may
+ *          have been dropped. OKV_E_SESSION, OKV_E_CLOSED, OKV_E_FORKED, OKV_E_INVAL (NULL).
+ * Blocks   until the Manager looked at every block that it has. Threads  any.
+ */
+OKV_EXPORT int okv_namespace_drop(struct okv_namespace *ns, struct okv_error *err);
 /** Bytes that one block of the group has on one rank; 0 for an unknown group. */
 OKV_EXPORT uint64_t okv_namespace_block_bytes(const struct okv_namespace *ns, uint32_t group);
 

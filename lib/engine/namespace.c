@@ -70,6 +70,17 @@ int okv_namespace_open(struct okv_engine *engine, const struct okv_namespace_opt
 	return open_canonical(engine, canonical, size, &schema, ret_ns, err);
 }
 
+int okv_namespace_drop(struct okv_namespace *ns, struct okv_error *err)
+{
+	if (!ns)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "ns is NULL");
+	int rc = oki_engine_usable(ns->engine, err);
+	if (rc)
+		return rc;
+	const struct okw_drop ask = {.namespace_id = ns->id};
+	return oki_rpc(ns->engine, OKW_MSG_DROP, &ask, sizeof(ask), NULL, 0, NULL, err);
+}
+
 int okv_namespace_export(const struct okv_namespace *ns, void *buffer, uint64_t capacity,
 			 uint64_t *ret_size)
 {

@@ -179,6 +179,7 @@ static void fill_lease(const struct pinning *p, const struct okw_lookup_reply *r
 	uint32_t at = 0;
 
 	lease->namespace_id = p->ask->namespace_id;
+	lease->content = oki_namespace_content(p->ns);
 	lease->consumers = p->ask->consumers;
 	lease->tokens = reply->tokens;
 	lease->shortened = reply->shortened;

@@ -56,10 +56,11 @@ static int find_part(struct oki_index *index, const struct oki_index_restore *as
 		range->lease_slot == OKW_LEASES
 			? oki_lease_find(index, range->lease_id)
 			: oki_lease_known(index, ask->session, range->lease_slot, range->lease_id);
-	if (!lease || lease->namespace_id != ask->namespace_id)
+	if (!lease || lease->namespace_id != ask->namespace_id ||
+	    !oki_lease_is_current(index, lease))
 		return oki_fail(err, OKV_E_NOENT, OKV_STAGE_PREPARE,
-				"stretch %u: the lease has ended: its shares are spent, or it "
-				"expired",
+				"stretch %u: the lease has ended: its shares are spent, it "
+				"expired, or its namespace was dropped",
 				i);
 	index->scratch.parts[i].lease = lease;
 	if (range->group >= schema_groups)

@@ -40,6 +40,13 @@ void oki_index_thread_online(void);
 /* Find or create a namespace. All bytes are compared, not only a hash. Ids start at 1. */
 int oki_index_namespace(struct oki_index *index, const uint8_t *canonical, size_t size,
 			uint32_t *ret_id, struct okv_error *err);
+/*
+ * Forget what is stored under the namespace: from now on lookups miss it, and leases of it restore
+ * nothing more. Restores that run end exact. A publish that has begun is stored with what was
+ * dropped, where nobody finds it. Frees the memory in slices, and takes a look at every block of
+ * the index.
+ */
+int oki_index_drop(struct oki_index *index, uint32_t namespace_id, struct okv_error *err);
 /* Valid as long as the index; NULL: unknown namespace. */
 const struct oki_schema *oki_index_schema(struct oki_index *index, uint32_t namespace_id);
 

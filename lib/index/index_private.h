@@ -28,6 +28,8 @@
 #define OKI_BATCH_KEYS 64u
 /* Extents that one request may look at in vain while it looks for holes: about a millisecond. */
 #define OKI_HOLE_LOOKS 16384u
+/* Blocks that one hold of the mutex drops with their namespace. */
+#define OKI_DROP_BLOCKS 256u
 /* Removed blocks that are kept for new keys; more than these are freed. */
 #define OKI_SPARE_BLOCKS (4u * OKW_MAX_BLOCKS)
 
@@ -74,8 +76,8 @@ struct oki_block {
 			struct oki_gone gone;
 		};
 	};
-	uint32_t namespace_id;
-	uint32_t holds; /* restores that hold it */
+	uint32_t content; /* oki_namespace.content as it was when the block was added */
+	uint32_t holds;	  /* restores that hold it */
 	uint8_t group;
 	uint8_t key_bytes;
 	uint8_t slot_count;
@@ -97,7 +99,7 @@ static_assert(OKI_BLOCK_BYTES(1) <= 112, "millions of these");
 #define OKI_TABLE_SHARE sizeof(struct cds_lfht_node)
 
 struct oki_key {
-	uint32_t namespace_id;
+	uint32_t content;
 	uint32_t group;
 	uint32_t bytes;
 	const uint8_t *data;
@@ -121,6 +123,9 @@ struct oki_pin {
 };
 
 struct oki_namespace {
+	/* What its blocks have in their keys; changes when the namespace is dropped, to a value
+	 * that no namespace ever had. Written under the mutex. */
+	_Atomic uint32_t content;
 	struct oki_schema schema;
 	uint64_t block_bytes[OKV_MAX_GROUPS]; /* allocated bytes of all rank slots together */
 	uint64_t hash;			      /* of canonical */
@@ -137,6 +142,7 @@ struct oki_lease {
 	struct oki_account *account;
 	uint64_t tokens;
 	uint32_t namespace_id;
+	uint32_t content; /* of its blocks */
 	uint32_t consumers;
 	uint32_t shortened;
 	uint32_t uses; /* stretches of the call in progress that name it and are to be counted */
@@ -249,6 +255,7 @@ struct oki_index {
 
 	pthread_mutex_t mutex;
 	uint32_t namespace_count;
+	uint32_t last_content;
 	struct cds_list_head lru;	 /* blocks that may be evicted, least recently used first */
 	struct cds_list_head quarantine; /* of holds */
 	struct cds_list_head lease_expiry; /* in order of renewal, as all have the same TTL */
@@ -284,6 +291,16 @@ struct oki_index {
 /* NULL: unknown. */
 struct oki_namespace *oki_namespace_get(struct oki_index *index, uint32_t id);
 void oki_namespaces_fini(struct oki_index *index);
+static inline uint32_t oki_namespace_content(const struct oki_namespace *ns)
+{
+	return atomic_load_explicit(&ns->content, memory_order_relaxed);
+}
+/* With the mutex held: is this lease of the namespace, and of what the namespace holds now? */
+static inline bool oki_lease_is_current(struct oki_index *index, const struct oki_lease *lease)
+{
+	return lease->content ==
+	       oki_namespace_content(oki_namespace_get(index, lease->namespace_id));
+}
 /* The same with an error for an unknown namespace. */
 int oki_namespace_find(struct oki_index *index, uint32_t id, const struct oki_namespace **ret_ns,
 		       struct okv_error *err);

@@ -214,11 +214,11 @@ static int open_locked(struct oki_index *index, uint32_t namespace_id, uint32_t 
 {
 	oki_leases_expire(index, now_ns);
 	struct oki_lease *lease = oki_lease_find(index, id);
-	if (!lease || lease->namespace_id != namespace_id)
+	if (!lease || lease->namespace_id != namespace_id || !oki_lease_is_current(index, lease))
 		return oki_fail(
 			err, OKV_E_NOENT, OKV_STAGE_PREPARE,
-			"no such lease in this namespace: its shares are spent, it expired, or it "
-			"was released");
+			"no such lease in this namespace: its shares are spent, it expired, it "
+			"was released, or the namespace was dropped");
 	struct oki_session *session = oki_session_get(index, session_slot);
 	if (!session)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_PREPARE, "no memory for a session");

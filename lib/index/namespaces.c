@@ -91,8 +91,10 @@ int oki_index_namespace(struct oki_index *index, const uint8_t *canonical, size_
 
 	pthread_mutex_lock(&index->mutex);
 	uint32_t id = find(index, canonical, size, hash);
-	if (!id && index->namespace_count < OKI_MAX_NAMESPACES) {
+	if (!id && index->namespace_count < OKI_MAX_NAMESPACES &&
+	    index->last_content < UINT32_MAX) {
 		id = ++index->namespace_count;
+		atomic_init(&ns->content, ++index->last_content);
 		atomic_store_explicit(&index->namespaces[id - 1], ns, memory_order_release);
 		ns = NULL;
 	}
@@ -102,6 +104,60 @@ int oki_index_namespace(struct oki_index *index, const uint8_t *canonical, size_
 		return oki_fail(err, OKV_E_LIMIT, OKV_STAGE_REGISTER, "all %u namespaces are taken",
 				OKI_MAX_NAMESPACES);
 	*ret_id = id;
+	return 0;
+}
+
+/* Drop those of these blocks that are still in the table, unless a lease, a copy or a publish has
+ * them: these are evicted when they are the least recently used. */
+static void drop_blocks(struct oki_index *index, struct oki_block **blocks, uint32_t count)
+{
+	oki_index_lock(index);
+	for (uint32_t i = 0; i < count; i++)
+		if (!cds_lfht_is_node_deleted(&blocks[i]->node) && blocks[i]->listed)
+			oki_block_drop(index, blocks[i]);
+	oki_index_unlock(index);
+}
+
+/* The walk over the table is one section of RCU, so that blocks which others remove meanwhile are
+ * not used again. The mutex is taken for a few blocks at a time. */
+static void free_content(struct oki_index *index, uint32_t content)
+{
+	struct oki_block *blocks[OKI_DROP_BLOCKS], *block;
+	struct cds_lfht_iter iter;
+	uint32_t count = 0;
+
+	rcu_read_lock();
+	cds_lfht_for_each_entry (index->table, &iter, block, node) {
+		OKI_ORDER_ACQUIRE(&block->node);
+		if (block->content != content)
+			continue;
+		blocks[count++] = block;
+		if (count == OKI_DROP_BLOCKS) {
+			drop_blocks(index, blocks, count);
+			count = 0;
+		}
+	}
+	drop_blocks(index, blocks, count);
+	oki_read_unlock();
+}
+
+int oki_index_drop(struct oki_index *index, uint32_t namespace_id, struct okv_error *err)
+{
+	struct oki_namespace *ns = oki_namespace_get(index, namespace_id);
+	if (!ns)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_PREPARE, "unknown namespace %u",
+				namespace_id);
+	pthread_mutex_lock(&index->mutex);
+	uint32_t old = oki_namespace_content(ns);
+	bool possible = index->last_content < UINT32_MAX;
+	if (possible)
+		atomic_store_explicit(&ns->content, ++index->last_content, memory_order_relaxed);
+	pthread_mutex_unlock(&index->mutex);
+	if (!possible)
+		return oki_fail(
+			err, OKV_E_LIMIT, OKV_STAGE_PREPARE,
+			"namespaces were opened and dropped 2^32 times; restart the Manager");
+	free_content(index, old);
 	return 0;
 }
 

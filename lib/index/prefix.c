@@ -75,7 +75,7 @@ static uint32_t find_by_list(struct oki_index *index, const struct oki_block *bl
 }
 
 /* Look up at most `limit` keys. The first batch is small, since often no block is cached. */
-static void probe_group(struct oki_index *index, uint32_t namespace_id,
+static void probe_group(struct oki_index *index, uint32_t content,
 			const struct oki_index_keys *keys, uint64_t limit,
 			struct oki_block **blocks, struct oki_usable_group *group)
 {
@@ -87,7 +87,7 @@ static void probe_group(struct oki_index *index, uint32_t namespace_id,
 
 	group->count = 0;
 	for (uint32_t at = 0; at < count && !gap; at += n, batch = OKI_BATCH_KEYS) {
-		struct oki_key key = {namespace_id, keys->group, keys->key_bytes,
+		struct oki_key key = {content, keys->group, keys->key_bytes,
 				      keys->keys + (size_t)at * keys->key_bytes};
 		n = batch < count - at ? batch : count - at;
 		uint32_t row = last ? find_by_list(index, last, &key, n, found) : 0;
@@ -108,6 +108,7 @@ void oki_usable_probe(struct oki_index *index, const struct oki_namespace *ns,
 		      struct oki_block *(*blocks)[OKI_ROW_BLOCKS], struct oki_usable *ret_usable)
 {
 	struct oki_usable *usable = ret_usable;
+	const uint32_t content = oki_namespace_content(ns);
 
 	usable->limit = UINT64_MAX;
 	usable->step = 1;
@@ -124,7 +125,7 @@ void oki_usable_probe(struct oki_index *index, const struct oki_namespace *ns,
 			struct oki_usable_group *group = &usable->groups[i];
 			if ((group->need == UINT32_MAX) != full)
 				continue;
-			probe_group(index, ask->namespace_id, &ask->groups[i],
+			probe_group(index, content, &ask->groups[i],
 				    usable->limit / group->block_tokens, blocks ? blocks[i] : NULL,
 				    group);
 			uint64_t tokens = (uint64_t)group->count * group->block_tokens;

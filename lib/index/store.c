@@ -58,7 +58,7 @@ static int name_batch(struct publish_ctx *s, uint32_t i, uint32_t first, uint32_
 		      uint64_t *hash, struct okv_error *err)
 {
 	const struct oki_index_keys *keys = &s->ask->groups[i].keys;
-	struct oki_key key = {s->ask->namespace_id, keys->group, keys->key_bytes,
+	struct oki_key key = {oki_namespace_content(s->ns), keys->group, keys->key_bytes,
 			      keys->keys + (size_t)first * keys->key_bytes};
 	uint64_t hashes[OKI_BATCH_KEYS];
 	struct oki_block *blocks[OKI_BATCH_KEYS];
@@ -79,8 +79,8 @@ static int name_batch(struct publish_ctx *s, uint32_t i, uint32_t first, uint32_
 static int name_stretch(struct publish_ctx *s, uint32_t i, struct okv_error *err)
 {
 	const struct oki_index_publish_keys *group = &s->ask->groups[i];
-	struct oki_key parent = {s->ask->namespace_id, group->keys.group, group->keys.key_bytes,
-				 group->parent};
+	struct oki_key parent = {oki_namespace_content(s->ns), group->keys.group,
+				 group->keys.key_bytes, group->parent};
 	uint64_t hash = group->parent ? oki_key_hash(s->index, &parent) : 0;
 
 	for (uint32_t k = 0; k < group->keys.count; k += OKI_BATCH_KEYS) {

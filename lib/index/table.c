@@ -18,7 +18,7 @@ void oki_read_unlock(void)
 uint64_t oki_key_hash(const struct oki_index *index, const struct oki_key *key)
 {
 	uint8_t buf[8 + OKW_MAX_KEY_BYTES];
-	uint32_t head[2] = {key->namespace_id, key->group << 8 | key->bytes};
+	uint32_t head[2] = {key->content, key->group << 8 | key->bytes};
 
 	memcpy(buf, head, sizeof(head));
 	memcpy(buf + sizeof(head), key->data, key->bytes);
@@ -27,7 +27,7 @@ uint64_t oki_key_hash(const struct oki_index *index, const struct oki_key *key)
 
 bool oki_block_has_key(const struct oki_block *block, const struct oki_key *key)
 {
-	return block->namespace_id == key->namespace_id && block->group == key->group &&
+	return block->content == key->content && block->group == key->group &&
 	       block->key_bytes == key->bytes && memcmp(block->key, key->data, key->bytes) == 0;
 }
 
@@ -44,7 +44,7 @@ static int sequence_matches(struct cds_lfht_node *node, const void *arg)
 	const struct oki_block *child = arg;
 
 	OKI_ORDER_ACQUIRE(node);
-	return block->namespace_id == child->namespace_id && block->group == child->group;
+	return block->content == child->content && block->group == child->group;
 }
 
 static struct oki_block *find(struct oki_index *index, uint64_t hash, cds_lfht_match_fct match,
@@ -73,9 +73,9 @@ void oki_table_find(struct oki_index *index, const struct oki_key *first, uint32
 static bool is_parent(const struct oki_index *index, const struct oki_block *parent,
 		      const struct oki_block *block)
 {
-	struct oki_key key = {parent->namespace_id, parent->group, parent->key_bytes, parent->key};
+	struct oki_key key = {parent->content, parent->group, parent->key_bytes, parent->key};
 
-	return parent->namespace_id == block->namespace_id && parent->group == block->group &&
+	return parent->content == block->content && parent->group == block->group &&
 	       oki_key_hash(index, &key) == block->parent;
 }
 
@@ -119,7 +119,7 @@ struct oki_block *oki_table_add(struct oki_index *index, uint64_t hash, const st
 	struct oki_block *block = new_block(index, slot_count);
 	if (!block)
 		return NULL;
-	block->namespace_id = key->namespace_id;
+	block->content = key->content;
 	block->group = (uint8_t)key->group;
 	block->key_bytes = (uint8_t)key->bytes;
 	block->slot_count = (uint8_t)slot_count;

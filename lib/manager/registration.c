@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [M] Socket messages: hello, namespace, arena, bind, unbind, status. Control thread only. */
+/* [M] Socket messages: hello, namespace, drop, arena, bind, unbind, status. Control thread only. */
 #include "manager/manager_private.h"
 
 #include <errno.h>
@@ -130,6 +130,29 @@ static int open_namespace(const struct incoming *in, struct okv_error *err)
 	if (rc)
 		return rc;
 	return reply(in, OKW_MSG_NAMESPACE, &body, sizeof(body), NULL, 0, err);
+}
+
+static int drop_namespace(const struct incoming *in, struct okv_error *err)
+{
+	struct oki_mgr_session *s = in->conn->session;
+	struct okw_drop ask;
+
+	int rc = expect_body(in, sizeof(ask), err);
+	if (rc)
+		return rc;
+	memcpy(&ask, in->message->body, sizeof(ask));
+	if (!oki_mgr_session_has_namespace(s, ask.namespace_id))
+		return oki_fail(err, OKV_E_NOENT, OKV_STAGE_REGISTER, "unknown namespace %u",
+				ask.namespace_id);
+	if (s->restore_only)
+		return oki_fail(err, OKV_E_PERM, OKV_STAGE_REGISTER,
+				"the session may only restore");
+	rc = oki_index_drop(in->m->index, ask.namespace_id, err);
+	if (rc)
+		return rc;
+	oki_log(&in->m->log, OKV_LOG_INFO, "session %u (%s): dropped namespace %u", s->slot,
+		s->name, ask.namespace_id);
+	return reply(in, OKW_MSG_DROP, NULL, 0, NULL, 0, err);
 }
 
 static int send_arena(const struct incoming *in, struct okv_error *err)
@@ -282,6 +305,7 @@ static int later_message(const struct incoming *in, struct okv_error *err)
 	switch (in->message->head.kind) {
 	case OKW_MSG_NAMESPACE: return open_namespace(in, err);
 	case OKW_MSG_ARENA: return send_arena(in, err);
+	case OKW_MSG_DROP: return drop_namespace(in, err);
 	case OKW_MSG_BIND: return bind_rank(in, err);
 	case OKW_MSG_UNBIND: return unbind_rank(in, err);
 	case OKW_MSG_STATUS: return send_status(in, err);

@@ -10,7 +10,7 @@
 
 #define OKW_MAGIC 0x564b424fu /* "OBKV" */
 #define OKW_BOOTSTRAP_VERSION 1u
-#define OKW_PROTOCOL_VERSION 2u
+#define OKW_PROTOCOL_VERSION 3u
 #define OKW_SCHEMA_VERSION 1u
 
 #define OKW_RECORDS 1024u
@@ -295,6 +295,7 @@ enum {
 	OKW_MSG_STATUS =
 		7, /* E: nothing; M: okw_status_reply. Also instead of hello, then hang-up */
 	OKW_MSG_REFUSED = 8, /* M: status and text, to anything */
+	OKW_MSG_DROP = 9,    /* E: okw_drop; M: status */
 };
 
 #define OKW_MSG_MAX_BYTES 131072u /* head and body */
@@ -353,6 +354,12 @@ struct okw_namespace_reply {
 	uint32_t reserved;
 };
 static_assert(sizeof(struct okw_namespace_reply) == 8, "namespace reply size");
+
+struct okw_drop {
+	uint32_t namespace_id;
+	uint32_t reserved;
+};
+static_assert(sizeof(struct okw_drop) == 8, "drop size");
 
 struct okw_arena_ask {
 	uint32_t index;

@@ -149,6 +149,16 @@ class Namespace(Handle):
             check(lib.okv_namespace_export(ns, data, size[0], size))
         return bytes(ffi.buffer(data))
 
+    def drop(self) -> None:
+        """Forget what is stored under the namespace, for all processes; it stays open.
+
+        Lookups miss it at once, and restores from its leases end with Status.NOENT; those that
+        run end well. Wait until publishes ended before: one that runs may be stored as new.
+        """
+        err = ffi.new("struct okv_error *")
+        with self._use() as ns:
+            check(lib.okv_namespace_drop(ns, err), err)
+
     def block_bytes(self, group: int = 0) -> int:
         """Bytes that one block of the group has on one rank; 0 for an unknown group."""
         with self._use() as ns:

@@ -383,6 +383,49 @@ START_TEST(r7_keys_are_compared_in_full)
 }
 END_TEST
 
+/* ---- drop ---- */
+
+START_TEST(a_dropped_namespace_is_a_miss_for_every_engine)
+{
+	const struct kv_shape shape = {0};
+	struct okv_engine *second = kv_engine_connect(manager.socket_path, 0);
+	struct okv_engine *reader = kv_engine_connect(manager.socket_path, OKV_ENGINE_RESTORE_ONLY);
+	struct okv_namespace *ns[2] = {kv_namespace(engine, &shape), kv_namespace(second, &shape)};
+	struct okv_namespace *readers = kv_namespace(reader, &shape);
+	const uint32_t pages[4] = {9, 19, 29, 39};
+	struct okv_error err = {0};
+	struct okv_op_result r;
+	struct okv_lease *lease;
+	struct kv_rank rank;
+
+	kv_rank_open(&rank, ns[0], &shape, 0);
+	ck_assert_int_eq(kv_publish(&rank, 50, 0, 4, NULL, &r), 0);
+	ck_assert_uint_eq(kv_lookup(ns[0], 50, 4, 1, &lease), 4);
+	ck_assert_int_eq(okv_namespace_drop(readers, &err), OKV_E_PERM);
+	ck_assert_int_eq(okv_namespace_drop(NULL, &err), OKV_E_INVAL);
+	ck_assert_uint_eq(kv_lookup(ns[1], 50, 4, 1, NULL), 4);
+	kv_ok(okv_namespace_drop(ns[1], kv_err));
+	for (uint32_t i = 0; i < 2; i++)
+		ck_assert_uint_eq(kv_lookup(ns[i], 50, 4, 1, NULL), 0);
+	kv_poison(&rank);
+	ck_assert_int_eq(kv_restore(&rank, lease, 0, 4, pages, 0, &r), OKV_E_NOENT);
+	for (uint32_t b = 0; b < 4; b++)
+		ck_assert_uint_eq(kv_touched(&rank, pages[b]), 0);
+	okv_lease_release(lease);
+
+	ck_assert_int_eq(kv_publish(&rank, 50, 0, 4, NULL, &r), 0);
+	ck_assert_uint_eq(r.blocks, 4);
+	ck_assert_uint_eq(kv_lookup(ns[1], 50, 4, 1, &lease), 4);
+	okv_lease_release(lease);
+	kv_rank_close(&rank);
+	okv_namespace_close(readers);
+	okv_namespace_close(ns[1]);
+	okv_namespace_close(ns[0]);
+	okv_engine_close(reader);
+	okv_engine_close(second);
+}
+END_TEST
+
 /* ---- ranks ---- */
 
 START_TEST(s40_two_ranks_get_the_minimum)
@@ -664,6 +707,7 @@ int main(void)
 	tcase_add_test(t, r7_s5_s38_s39_one_difference_is_a_miss);
 	tcase_add_test(t, r7_equal_identities_share);
 	tcase_add_test(t, r7_keys_are_compared_in_full);
+	tcase_add_test(t, a_dropped_namespace_is_a_miss_for_every_engine);
 	tcase_add_test(t, s40_two_ranks_get_the_minimum);
 	tcase_add_test(t, s41_counts_that_disagree_cost_nothing);
 	tcase_add_test(t, s41_handshakes_at_once);
