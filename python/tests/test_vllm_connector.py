@@ -205,6 +205,51 @@ def test_a_step_is_one_operation_each_way(vllm: Engine) -> None:
     assert vllm.stats.take().data["loads"] == 3
 
 
+def test_a_reset_drops_what_was_saved_and_what_is_being_saved(vllm: Engine) -> None:
+    vllm.prefill(Request("a", PROMPT), COLD)
+    begun = Request("b", PROMPT, name="begun")
+    assert vllm.admit(begun, WARM)[0] == 0
+    meta = vllm.plan(step({"b": (WARM, 0, PROMPT)}))
+    vllm.worker.start_loads(meta)
+    vllm.layout.compute(WARM)
+    vllm.worker.end_step(meta)  # it is being published
+    assert vllm.scheduler.reset()
+    assert vllm.scheduler.matched(Request("c", PROMPT), 0) == (0, False)
+    other = Request("d", PROMPT, name="other")
+    assert vllm.admit(other, COLD)[0] == 0
+    meta = vllm.plan(step({"d": (COLD, 0, PROMPT)}, {"b": (None, PROMPT, 1)}))
+    assert meta.saves == []
+    vllm.run(meta, lambda: vllm.layout.compute(COLD))
+    for request in (Request("e", PROMPT), Request("f", PROMPT, name="begun")):
+        assert vllm.scheduler.matched(request, 0)[0] == 0
+    # Of the requests, the one that began behind the reset is saved.
+    meta = vllm.plan(step(cached={"b": (None, PROMPT + 1, 1), "d": (None, PROMPT, 1)}))
+    assert {save.request_id for save in meta.saves} == {"d"}
+    vllm.run(meta)
+    vllm.drain()
+    assert vllm.scheduler.matched(Request("g", PROMPT, name="other"), 0)[0] == 10 * TOKENS
+    assert vllm.scheduler.matched(Request("h", PROMPT, name="begun"), 0)[0] == 0
+
+
+def test_a_reset_waits_for_the_manager(manager: tuple[Path, Process]) -> None:
+    """The Manager does not answer: what it has is dropped when it does, before it is used."""
+    vllm = Engine(manager[0])
+    vllm.prefill(Request("a", PROMPT), COLD)
+    manager[1].send_signal(signal.SIGSTOP)
+    try:
+        assert not vllm.scheduler.reset()
+        assert vllm.scheduler.matched(Request("b", PROMPT), 0) == (0, False)
+    finally:
+        manager[1].send_signal(signal.SIGCONT)
+    while vllm.scheduler._session() is None or vllm.worker._session() is None:
+        pass
+    assert vllm.scheduler.matched(Request("c", PROMPT), 0) == (0, False)
+    vllm.run(vllm.plan(step()))
+    assert vllm.scheduler.matched(Request("d", PROMPT), 0) == (0, False)
+    assert orbitkv.manager_status(manager[0]).blocks == 0
+    vllm.close()
+
+
 def test_chunks_are_saved_as_they_are_computed(vllm: Engine) -> None:
     request = Request("a", PROMPT)
     assert vllm.admit(request, COLD[:5])[0] == 0

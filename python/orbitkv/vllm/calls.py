@@ -94,6 +94,11 @@ class SchedulerSession(_Session):
             raise
         self.block_tokens = [group.block_tokens for group in descriptions[0].groups]
 
+    def drop(self) -> None:
+        """Forget what is stored, for everybody."""
+        for namespace in self.stages:
+            namespace.drop()
+
     def lookup(self, keys: Sequence[Sequence[bytes]], consumers: int) -> Found | None:
         """The longest prefix that all stages have; the keys are one list a group."""
         limit = [min(len(of_group), MAX_BLOCKS) for of_group in keys]

@@ -230,6 +230,10 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         stored = self._scheduler.take_stored()
         return [compat.stored_event(stored, self._scheduler.block_tokens)] if stored else []
 
+    def reset_cache(self) -> bool:
+        assert self._scheduler is not None
+        return self._scheduler.reset()
+
     # ---- both
 
     def get_kv_connector_stats(self) -> Any:

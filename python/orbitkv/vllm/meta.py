@@ -55,7 +55,7 @@ class StepMeta:
     saves: list[Save] = dataclasses.field(default_factory=list)
     # Blocks that get new content from this step on: a save must have read them before.
     reused: set[int] = dataclasses.field(default_factory=set)
-    drop: bool = False  # forget what is cached
+    drop: int = 0  # number of a reset: what was saved before is to be over; 0: none
 
 
 @dataclasses.dataclass
@@ -78,16 +78,19 @@ class WorkerMeta:
     failed: set[int] = dataclasses.field(default_factory=set)  # ids of loads
     stored: dict[bytes, int] = dataclasses.field(default_factory=dict)  # key → ranks, with events
     connected: int = 0  # ranks that have a new session
+    dropped: dict[int, int] = dataclasses.field(default_factory=dict)  # reset → ranks
     descriptions: list[Description] = dataclasses.field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.ended or self.failed or self.stored or self.connected or self.descriptions)
+        return any(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def aggregate(self, other: WorkerMeta) -> WorkerMeta:
         for load, ranks in other.ended.items():
             self.ended[load] = self.ended.get(load, 0) + ranks
         for key, ranks in other.stored.items():
             self.stored[key] = self.stored.get(key, 0) + ranks
+        for reset, ranks in other.dropped.items():
+            self.dropped[reset] = self.dropped.get(reset, 0) + ranks
         self.failed |= other.failed
         self.connected += other.connected
         self.descriptions += other.descriptions

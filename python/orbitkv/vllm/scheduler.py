@@ -50,7 +50,7 @@ class Known:
     preemptions: int = 0  # of the request, when it got its blocks
     failed: bool = False  # a load failed: it is computed, and never offered a load again
     adapter: bytes = b""  # digest of its adapter's content
-    uncached: bool = False  # the content of its adapter is not known
+    uncached: bool = False  # it is not known what computes it, or it began before a reset
 
 
 @dataclasses.dataclass
@@ -103,7 +103,9 @@ class Scheduler:
         self._new_loads: list[Load] = []
         self._reused: set[int] = set()
         self._busy: set[str] = set()  # requests of the last step
-        self._drop = False
+        self._resets = 0
+        self._drop = 0  # the reset that is not done yet
+        self._drop_ranks = 0  # that have ended what they published before it
         self._half_stored: collections.OrderedDict[bytes, int] = collections.OrderedDict()
         self._stored: list[bytes] = []
         self._evict: Callable[[set[int]], None] | None = None
@@ -159,7 +161,7 @@ class Scheduler:
             self._asks_left -= 1
             return None, False
         session = self._session()
-        if session is None or (known is not None and known.failed):
+        if session is None or self._drop or (known is not None and known.failed):
             return 0, False
         if known is None:
             known = self._remember(request)
@@ -313,14 +315,15 @@ class Scheduler:
     def build(self, output: Any) -> StepMeta:
         """What the workers do in the step that vLLM scheduled."""
         meta = StepMeta(loads=self._new_loads, drop=self._drop)
-        self._new_loads, self._drop = [], False
+        self._new_loads = []
         self._busy = set(output.num_scheduled_tokens)
         # What is computed behind a load that fails must not be saved. A single rank sees to that
         # itself; several do not know of each other's failures before the step is over.
         doubtful = self._ranks > 1 and any(not load.behind for load in meta.loads)
         if self._link is not None:
             ends = self._follow(output)
-            if self._session() is not None and self._options.save and not doubtful:
+            may_save = self._options.save and not doubtful and not self._drop
+            if self._session() is not None and may_save:
                 for request_id, end in ends.items():
                     meta.saves += self._saves(request_id, end)
         meta.reused, self._reused = self._reused, set()
@@ -411,10 +414,46 @@ class Scheduler:
                 running.found.close()
         for key, ranks in meta.stored.items():
             self._rank_stored(key, ranks)
+        self._drop_ranks += meta.dropped.get(self._drop, 0)
+        if self._drop and self._drop_ranks >= self._ranks * self._stages:
+            self._finish_reset()
         if meta.connected:
             # A new Manager has nothing: what runs is saved from its first block on.
             for known in self._known.values():
                 known.saved = [0] * len(self._groups)
+
+    # ---- a reset
+
+    def reset(self) -> bool:
+        """Forget what is cached: the weights may be others from now on.
+
+        It is a miss for everybody at once. What the ranks publish at this moment may still come
+        in, so it is dropped again when every rank has ended that; until then nothing is looked up
+        or saved. Requests that have begun are computed by both weights, and are never saved.
+        """
+        self._resets += 1
+        self._drop, self._drop_ranks = self._resets, 0
+        for known in self._known.values():
+            self._withdraw(known)
+            known.uncached = True
+        return self._drop_now()
+
+    def _drop_now(self) -> bool:
+        session = self._session()
+        if session is None:
+            return True  # it is dropped before anything is looked up
+        try:
+            session.drop()
+        except Error as error:
+            self._trouble(session, error, "reset of the cache")
+            return False
+        return True
+
+    def _finish_reset(self) -> None:
+        """If there is no Manager now, the next step tries again."""
+        if self._session() is not None and self._drop_now():
+            self._drop = 0
+            self._logger.info("OrbitKV: the cache was reset")
 
     def _rank_stored(self, key: bytes, ranks: int) -> None:
         ranks += self._half_stored.pop(key, 0)

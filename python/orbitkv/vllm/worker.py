@@ -122,6 +122,7 @@ class Worker:
         self._untold: list[Description] = []
         self._restoring: list[Restoring] = []
         self._publishing: list[Publishing] = []
+        self._dropped = 0  # the last reset that was heard of
         self._meta: StepMeta | None = None  # of the step whose loads were started
         self._failed_step = False  # a load within this step failed
         self._failed_blocks: set[int] = set()
@@ -193,6 +194,10 @@ class Worker:
         if self._meta is not meta:
             self._meta = meta
             self._failed_step = False
+        if meta.drop > self._dropped:
+            self._dropped = meta.drop
+            self._end_publishes()
+            self._news.dropped[meta.drop] = 1
         session = self._session()
         usable = []
         for load in meta.loads:
@@ -436,15 +441,19 @@ class Worker:
                     continue
             return
 
+    def _end_publishes(self) -> None:
+        for one in self._publishing:
+            self._settle(one.session, one.op)
+            self._published(one, one.op.poll())
+        self._publishing = []
+
     def close(self) -> None:
         for one in self._restoring:
             if one.op is not None:
                 self._settle(one.session, one.op)
                 one.op.close()
-        for saving in self._publishing:
-            self._settle(saving.session, saving.op)
-            saving.op.close()
-        self._restoring, self._publishing = [], []
+        self._end_publishes()
+        self._restoring = []
         if self._link is not None:
             self._link.close()
 
