@@ -98,10 +98,10 @@ OKV_EXPORT int okv_namespace_open(struct okv_engine *engine,
 /** Release the handle. The namespace's bindings and leases keep working. NULL is allowed. */
 OKV_EXPORT void okv_namespace_close(struct okv_namespace *ns);
 /**
- * Forget what is stored under the namespace, for all sessions: for weights that changed in place. From
- * the return on lookups miss it, and restores from leases of it end with OKV_E_NOENT. Restores that
- * the Manager had accepted end with the right bytes. The namespace stays open, and new publishes
- * are found.
+ * Forget what is stored under the namespace, for all sessions: for weights that changed in place.
+ * From the return on lookups miss it, and restores from leases of it end with OKV_E_NOENT. Restores
+ * that the Manager had accepted end with the right bytes. The namespace stays open, and new
+ * publishes are found.
  *
  * A publish whose start call returned before may be stored as new: wait until publishes ended, in
  * every process that publishes to the namespace, and drop then.
@@ -206,6 +206,19 @@ struct okv_layer {
 	struct okv_owner owner;			   /* of the tensor */
 };
 
+enum okv_binding_flags {
+	/*
+	 * Layers of different groups may have the same bytes: an engine whose groups take pages
+	 * from one pool, as vLLM's do, lays a layer of each group over one tensor. Such layers have
+	 * the same base. All layers of a group have one page_stride, and those of the groups are
+	 * multiples of the smallest. Where groups share bytes a page belongs to one of them at a
+	 * time: an operation that would write bytes which another uses, or use bytes which another
+	 * writes, is refused as one that names the same page. For that the library takes pages at
+	 * the same distance from the base as the same bytes, in all layers.
+	 */
+	OKV_BINDING_SHARED_GROUPS = 0x1,
+};
+
 /** The tensors of one rank, for okv_binding_register(); borrowed during the call. */
 struct okv_binding_options {
 	uint32_t size;	       /* set by the _init call */
@@ -226,6 +239,8 @@ struct okv_binding_options {
 	 * 0.93 of the rate of a copy engine, because the model's kernel launches would wait on a
 	 * full link, and with at most 0.74 while this binding restores. */
 	uint32_t copy_sms;
+	uint32_t flags;	   /* enum okv_binding_flags; default 0 */
+	uint32_t reserved; /* 0 */
 };
 
 /** Set size and every default: host device, index 0, rank slot 0. NULL is ignored. */

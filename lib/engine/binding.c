@@ -43,6 +43,9 @@ static int check_options(const struct okv_namespace *ns, const struct okv_bindin
 			return oki_fail(
 				err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"layer %u: an owner has both retain and release, or neither", i);
+	if (o->flags & ~(uint32_t)OKV_BINDING_SHARED_GROUPS || o->reserved)
+		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
+				"binding flags %#x are unknown, or reserved is not 0", o->flags);
 	if (!oki_device_find(o->device))
 		return oki_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_ARGUMENTS,
 				"device kind %u is unknown", o->device);
@@ -173,11 +176,20 @@ static int bind_remote(struct okv_binding *b, const struct okv_binding_options *
 
 static int alloc_tables(struct okv_binding *b, struct okv_error *err)
 {
-	for (uint32_t g = 0; g < b->geometry.group_count; g++) {
-		b->page_use[g] = calloc(b->geometry.page_count[g], sizeof(uint32_t));
-		if (!b->page_use[g])
-			return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REGISTER,
-					"no memory for a binding");
+	const struct oki_geometry *geometry = &b->geometry;
+	uint64_t count = 0, shared = 0;
+
+	for (uint32_t g = 0; g < geometry->group_count; g++) {
+		uint64_t units = (uint64_t)geometry->page_count[g] * geometry->page_units[g];
+		shared = units > shared ? units : shared;
+		count += units;
+	}
+	b->page_uses = calloc(geometry->shared_groups ? shared : count, sizeof(uint32_t));
+	if (!b->page_uses)
+		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REGISTER, "no memory for a binding");
+	for (uint32_t g = 0, at = 0; g < geometry->group_count; g++) {
+		b->page_use[g] = b->page_uses + at;
+		at += geometry->shared_groups ? 0 : geometry->page_count[g];
 	}
 	return 0;
 }
@@ -186,7 +198,8 @@ static int alloc_tables(struct okv_binding *b, struct okv_error *err)
 static int build(struct okv_binding *b, const struct okv_binding_options *o, struct okv_error *err)
 {
 	struct okv_engine *e = b->ns->engine;
-	int rc = oki_geometry_init(&b->geometry, &b->ns->schema, o->layers, o->layer_count, err);
+	int rc = oki_geometry_init(&b->geometry, &b->ns->schema, o->layers, o->layer_count,
+				   o->flags & OKV_BINDING_SHARED_GROUPS, err);
 	if (rc)
 		return rc;
 	rc = check_not_registered(b, err);

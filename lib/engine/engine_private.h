@@ -112,8 +112,10 @@ struct okv_binding {
 	bool shut; /* the worker is being stopped or is gone: do not use it */
 	bool gone; /* owners are released or, if poisoned, kept until the process exits */
 	uint32_t running;
-	uint8_t *part; /* the worker's buffer for one plan part; NULL until used */
-	uint32_t *page_use[OKV_MAX_GROUPS]; /* OKI_PAGE_WRITTEN, or how many publishes read it */
+	uint8_t *part;	     /* the worker's buffer for one plan part; NULL until used */
+	uint32_t *page_uses; /* owned */
+	/* In page_uses: of each page's units OKI_PAGE_WRITTEN, or how many publishes read it */
+	uint32_t *page_use[OKV_MAX_GROUPS];
 };
 #define OKI_PAGE_WRITTEN UINT32_MAX
 

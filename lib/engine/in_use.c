@@ -6,6 +6,20 @@
 
 #include "base/error.h"
 
+/* The uses of a page's bytes. */
+static uint32_t *uses_of(const struct okv_binding *b, uint32_t group, uint32_t page)
+{
+	return b->page_use[group] + (uint64_t)page * b->geometry.page_units[group];
+}
+
+static bool is_free_for(const struct okv_op *op, const uint32_t *use, uint32_t units)
+{
+	for (uint32_t i = 0; i < units; i++)
+		if (op->kind == OKW_OP_RESTORE ? use[i] != 0 : use[i] >= OKI_PAGE_WRITTEN - 1)
+			return false;
+	return true;
+}
+
 /* Undo enter_pages() for the groups before `groups` and for the first `pages` pages of that
  * group. */
 static void leave_pages(struct okv_op *op, uint32_t groups, uint64_t pages)
@@ -13,15 +27,14 @@ static void leave_pages(struct okv_op *op, uint32_t groups, uint64_t pages)
 	struct okv_binding *b = op->binding;
 	for (uint32_t g = 0; g <= groups && g < op->transfer.group_count; g++) {
 		const struct oki_transfer_group *tg = &op->transfer.groups[g];
-		uint32_t *use = b->page_use[tg->group];
+		const uint32_t units = b->geometry.page_units[tg->group];
 		uint64_t n = g < groups
 				     ? (uint64_t)tg->count * b->geometry.pages_per_block[tg->group]
 				     : pages;
 		for (uint64_t i = 0; i < n; i++) {
-			if (op->kind == OKW_OP_RESTORE)
-				use[tg->pages[i]] = 0;
-			else
-				use[tg->pages[i]]--;
+			uint32_t *use = uses_of(b, tg->group, tg->pages[i]);
+			for (uint32_t u = 0; u < units; u++)
+				use[u] = op->kind == OKW_OP_RESTORE ? 0 : use[u] - 1;
 		}
 	}
 }
@@ -31,20 +44,19 @@ static int enter_pages(struct okv_op *op, struct okv_error *err)
 	struct okv_binding *b = op->binding;
 	for (uint32_t g = 0; g < op->transfer.group_count; g++) {
 		const struct oki_transfer_group *tg = &op->transfer.groups[g];
-		uint32_t *use = b->page_use[tg->group];
+		const uint32_t units = b->geometry.page_units[tg->group];
 		uint64_t n = (uint64_t)tg->count * b->geometry.pages_per_block[tg->group];
 		for (uint64_t i = 0; i < n; i++) {
-			uint32_t *u = &use[tg->pages[i]];
-			bool free_for_us =
-				op->kind == OKW_OP_RESTORE ? *u == 0 : *u < OKI_PAGE_WRITTEN - 1;
-			if (!free_for_us) {
+			uint32_t *use = uses_of(b, tg->group, tg->pages[i]);
+			if (!is_free_for(op, use, units)) {
 				leave_pages(op, g, i);
 				return oki_fail(
 					err, OKV_E_BUSY, OKV_STAGE_READY,
 					"page %u of group %u is in use by a running operation",
 					tg->pages[i], tg->group);
 			}
-			*u = op->kind == OKW_OP_RESTORE ? OKI_PAGE_WRITTEN : *u + 1;
+			for (uint32_t u = 0; u < units; u++)
+				use[u] = op->kind == OKW_OP_RESTORE ? OKI_PAGE_WRITTEN : use[u] + 1;
 		}
 	}
 	return 0;

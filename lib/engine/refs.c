@@ -97,8 +97,7 @@ void oki_binding_get(struct okv_binding *binding)
 
 void oki_binding_free(struct okv_binding *b)
 {
-	for (uint32_t g = 0; g < OKV_MAX_GROUPS; g++)
-		free(b->page_use[g]);
+	free(b->page_uses);
 	free(b->part);
 	free(b->owners);
 	oki_geometry_fini(&b->geometry);

@@ -220,14 +220,24 @@ static bool layers_meet(const struct oki_layer_map *a, const struct oki_layer_ma
 	return false;
 }
 
-static int check_between(const struct oki_geometry *geometry, struct okv_error *err)
+/* Layers of different groups that share bytes start alike, so that pages with equal units do. */
+static bool may_share(const struct oki_geometry *geometry, const struct oki_schema *schema,
+		      uint32_t i, uint32_t j)
+{
+	return geometry->shared_groups && schema->layers[i].group != schema->layers[j].group &&
+	       geometry->maps[i].base == geometry->maps[j].base;
+}
+
+static int check_between(const struct oki_geometry *geometry, const struct oki_schema *schema,
+			 struct okv_error *err)
 {
 	for (uint32_t i = 0; i < geometry->layer_count; i++) {
 		int rc = check_within(i, &geometry->maps[i], err);
 		if (rc)
 			return rc;
 		for (uint32_t j = 0; j < i; j++)
-			if (layers_meet(&geometry->maps[j], &geometry->maps[i]))
+			if (!may_share(geometry, schema, i, j) &&
+			    layers_meet(&geometry->maps[j], &geometry->maps[i]))
 				return REFUSE(err, "layers %u and %u share bytes (bases %p and %p)",
 					      j, i, (void *)geometry->maps[j].base,
 					      (void *)geometry->maps[i].base);
@@ -235,10 +245,47 @@ static int check_between(const struct oki_geometry *geometry, struct okv_error *
 	return 0;
 }
 
-int oki_geometry_init(struct oki_geometry *geometry, const struct oki_schema *schema,
-		      const struct okv_layer *layers, uint32_t layer_count, struct okv_error *err)
+/* All pages of a group are as far apart, by a multiple of the unit. */
+static int count_units(struct oki_geometry *geometry, const struct oki_schema *schema,
+		       struct okv_error *err)
 {
-	struct oki_geometry made = {.layer_count = layer_count, .group_count = schema->group_count};
+	uint64_t unit = UINT64_MAX, stride[OKV_MAX_GROUPS] = {0};
+
+	for (uint32_t g = 0; g < geometry->group_count; g++)
+		geometry->page_units[g] = 1;
+	if (!geometry->shared_groups)
+		return 0;
+	for (uint32_t i = 0; i < geometry->layer_count; i++) {
+		uint32_t group = schema->layers[i].group;
+		uint64_t own = geometry->maps[i].page_stride;
+		if (own == 0)
+			return REFUSE(err, "layer %u: page_stride 0 with shared groups", i);
+		if (stride[group] && stride[group] != own)
+			return REFUSE(err,
+				      "layer %u: page_stride %llu, but %llu in other layers of "
+				      "group %u, with shared groups",
+				      i, LL(own), LL(stride[group]), group);
+		stride[group] = own;
+		unit = own < unit ? own : unit;
+	}
+	for (uint32_t g = 0; g < geometry->group_count; g++) {
+		if (stride[g] % unit || stride[g] / unit > UINT32_MAX / geometry->page_count[g])
+			return REFUSE(err,
+				      "group %u: page_stride %llu is no multiple of %llu, that of "
+				      "another group, with shared groups",
+				      g, LL(stride[g]), LL(unit));
+		geometry->page_units[g] = (uint32_t)(stride[g] / unit);
+	}
+	return 0;
+}
+
+int oki_geometry_init(struct oki_geometry *geometry, const struct oki_schema *schema,
+		      const struct okv_layer *layers, uint32_t layer_count, bool shared_groups,
+		      struct okv_error *err)
+{
+	struct oki_geometry made = {.layer_count = layer_count,
+				    .group_count = schema->group_count,
+				    .shared_groups = shared_groups};
 	int rc = 0;
 	if (layer_count != schema->layer_count)
 		return REFUSE(err, "%u layer%s given, but the schema has %u", layer_count,
@@ -255,7 +302,9 @@ int oki_geometry_init(struct oki_geometry *geometry, const struct oki_schema *sc
 	for (uint32_t i = 0; !rc && i < layer_count; i++)
 		rc = add_layer(&made, schema, i, &layers[i], err);
 	if (!rc)
-		rc = check_between(&made, err);
+		rc = check_between(&made, schema, err);
+	if (!rc)
+		rc = count_units(&made, schema, err);
 	if (rc)
 		goto free_made;
 	*geometry = made;

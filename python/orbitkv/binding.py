@@ -97,7 +97,9 @@ class LayerEvent:
 class Binding(Handle):
     """The registered tensors of one rank: all layers of group 0, then of group 1, and so on.
 
-    The memory stays mapped until close() or quiesce() returned; `Layer.owner` sees to that.
+    The memory stays mapped until close() or quiesce() returned; `Layer.owner` sees to that. With
+    `shared_groups` layers of different groups may have the same bytes; a page belongs to one group
+    at a time.
     """
 
     _waits = True
@@ -113,6 +115,7 @@ class Binding(Handle):
         copy_threads: int = 0,
         copy_path: int = CopyPath.AUTO,
         copy_sms: int = 0,
+        shared_groups: bool = False,
     ) -> None:
         layers = tuple(layers)
         opts = ffi.new("struct okv_binding_options *")
@@ -139,6 +142,7 @@ class Binding(Handle):
         opts.layers = array
         opts.copy_path = copy_path
         opts.copy_sms = copy_sms
+        opts.flags = lib.OKV_BINDING_SHARED_GROUPS if shared_groups else 0
         binding = ffi.new("struct okv_binding **")
         err = ffi.new("struct okv_error *")
         with namespace._use() as ns:

@@ -73,7 +73,7 @@ def step(
 class Layout:
     """Host memory as layout.plan() would describe it."""
 
-    slot, device, device_index = 0, orbitkv.Device.HOST, 0
+    slot, device, device_index, shares_bytes = 0, orbitkv.Device.HOST, 0, False
 
     def __init__(self) -> None:
         self.memory = bytearray(LAYERS * PAGES * PAGE)

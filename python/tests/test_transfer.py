@@ -23,6 +23,7 @@ from conftest import (
     Tensors,
     keys,
     layers_at,
+    pattern,
     schema,
 )
 
@@ -290,3 +291,50 @@ def test_an_exported_namespace(tensors: Tensors) -> None:
         with pytest.raises(orbitkv.CallError):
             orbitkv.Namespace.from_bytes(tensors.namespace.engine, data[:cut])
     assert tensors.namespace.engine.epoch != 0
+
+
+def shared_tensor(
+    engine: orbitkv.Engine, memory: bytearray, shared_groups: bool
+) -> orbitkv.Binding:
+    """Two groups over the same bytes; the pages of the second are twice as large."""
+    schemas = [
+        orbitkv.GroupSchema(TOKENS, "NHD", [orbitkv.LayerSchema(0, [PAGE])]),
+        orbitkv.GroupSchema(2 * TOKENS, "NHD", [orbitkv.LayerSchema(1, [2 * PAGE])]),
+    ]
+    exported = ctypes.c_char.from_buffer(memory)
+    base = ctypes.addressof(exported)
+    layers = [
+        orbitkv.Layer(base, len(memory), PAGE, PAGES, [PAGE], [0], exported),
+        orbitkv.Layer(base, len(memory), 2 * PAGE, PAGES // 2, [2 * PAGE], [0], exported),
+    ]
+    namespace = orbitkv.Namespace(engine, model="shared", schema=schemas)
+    return orbitkv.Binding(namespace, layers, shared_groups=shared_groups)
+
+
+def test_groups_that_share_bytes(engine: orbitkv.Engine) -> None:
+    memory = bytearray(PAGES * PAGE)
+    with pytest.raises(orbitkv.CallError):
+        shared_tensor(engine, memory, shared_groups=False)
+    with shared_tensor(engine, memory, shared_groups=True) as binding:
+        memory[0 : 2 * PAGE] = pattern(0, 1) + pattern(0, 2)  # pages 0 and 1 of group 0
+        memory[4 * PAGE : 6 * PAGE] = pattern(0, 3) + pattern(0, 4)  # page 2 of group 1
+        stored = [
+            orbitkv.PublishGroup(Keys(keys(2)), [0, 1]),
+            orbitkv.PublishGroup(Keys(keys(1), group=1), [2]),
+        ]
+        assert binding.publish(stored).wait(30).blocks == 3
+        memory[:] = bytes(len(memory))
+        lease = binding.namespace.lookup([Keys(keys(2)), Keys(keys(1), group=1)], consumers=9)
+        assert lease is not None
+        assert lease.tokens == 2 * TOKENS
+        # Page 4 of group 0 has bytes of page 2 of group 1, and so has page 5; page 6 has not.
+        for page in (4, 5):
+            with pytest.raises(orbitkv.Error) as busy:
+                binding.restore(lease, [RestoreGroup([7, page]), RestoreGroup([2], group=1)])
+            assert busy.value.status == Status.BUSY
+        with binding.restore(lease, [RestoreGroup([7, 6]), RestoreGroup([2], group=1)]) as op:
+            op.wait(30)
+        assert memory[4 * PAGE : 8 * PAGE] == b"".join(pattern(0, i) for i in (3, 4, 2, 1))
+        with binding.restore(lease, [RestoreGroup([4, 5]), RestoreGroup([3], group=1)]) as op:
+            op.wait(30)
+        assert memory[4 * PAGE : 8 * PAGE] == b"".join(pattern(0, i) for i in (1, 2, 3, 4))

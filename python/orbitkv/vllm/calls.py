@@ -139,6 +139,7 @@ class WorkerSession(_Session):
                 device=layout.device,
                 device_index=layout.device_index,
                 rank_slot=layout.slot,
+                shared_groups=layout.shares_bytes,
             )
         except BaseException:
             self.engine.close()

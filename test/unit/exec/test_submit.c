@@ -154,7 +154,7 @@ static void setup(void)
 					   .group_count = 2,
 					   .groups = groups};
 	ck_assert_int_eq(oki_schema_init(&schema, &ns, &err), 0);
-	ck_assert_int_eq(oki_geometry_init(&geometry, &schema, layers, LAYERS, &err), 0);
+	ck_assert_int_eq(oki_geometry_init(&geometry, &schema, layers, LAYERS, false, &err), 0);
 	w = (struct oki_worker){.ops = &ops, .config = {.schema = &schema, .geometry = &geometry}};
 	memset(recorded, 0, sizeof(recorded));
 	for (uint32_t i = 0; i < LAYERS; i++)

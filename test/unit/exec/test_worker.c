@@ -171,7 +171,7 @@ static void setup(void)
 					   .groups = &group};
 	struct okv_error err;
 	ck_assert_int_eq(oki_schema_init(&schema, &ns, &err), 0);
-	ck_assert_int_eq(oki_geometry_init(&geometry, &schema, &layer, 1, &err), 0);
+	ck_assert_int_eq(oki_geometry_init(&geometry, &schema, &layer, 1, false, &err), 0);
 	struct oki_worker_config config = {
 		.ops = &ops, .spin_us = 50, .schema = &schema, .geometry = &geometry};
 	ck_assert_int_eq(oki_worker_create(&config, &worker, &err), 0);

@@ -53,7 +53,7 @@ static int try_layers(const struct oki_schema *schema, const struct okv_layer *l
 {
 	struct oki_geometry geometry;
 	memset(err, 0, sizeof(*err));
-	int rc = oki_geometry_init(&geometry, schema, layers, count, err);
+	int rc = oki_geometry_init(&geometry, schema, layers, count, false, err);
 	if (rc == 0)
 		oki_geometry_fini(&geometry);
 	else
@@ -80,7 +80,7 @@ START_TEST(maps_are_filled)
 		{address(65536), 65536, 4096, 16, 2, {256, 2000}, {1024, 130}, {0}},
 	};
 	uniform_schema(&schema, 2, 16, 2, block);
-	ck_assert_int_eq(oki_geometry_init(&g, &schema, layers, 2, NULL), 0);
+	ck_assert_int_eq(oki_geometry_init(&g, &schema, layers, 2, false, NULL), 0);
 	ck_assert_uint_eq(g.layer_count, 2);
 	ck_assert_uint_eq(g.group_count, 1);
 	ck_assert_uint_eq(g.pages_per_block[0], 4);
@@ -282,6 +282,57 @@ START_TEST(segments_may_lie_beyond_the_stride)
 END_TEST
 
 /* What is wrong is the stride, whichever segments then share bytes. */
+/* Two groups of one layer each, the second one's pages `times` as large. */
+static int try_shared(uint64_t base, uint64_t stride, uint32_t times, bool flag,
+		      struct oki_geometry *ret_geometry)
+{
+	struct okv_layer_schema layers[2] = {
+		{.order = 0, .segment_count = 1, .segment_bytes = {512}},
+		{.order = 1, .segment_count = 1, .segment_bytes = {512ull * times}},
+	};
+	struct okv_group_schema groups[2] = {
+		{OKV_GROUP_FULL, 16, 0, 1, "NHD", &layers[0]},
+		{OKV_GROUP_FULL, 16, 0, 1, "NHD", &layers[1]},
+	};
+	const struct okv_namespace_options opts = {.size = sizeof(opts),
+						   .rank_slots = 1,
+						   .model = "m",
+						   .pipeline_stages = 1,
+						   .group_count = 2,
+						   .groups = groups};
+	const struct okv_layer tensors[2] = {
+		{address(0), 1 << 20, 512, 64, 1, {0}, {512}, {0}},
+		{address(base), 1 << 20, stride, 16, 1, {0}, {512ull * times}, {0}},
+	};
+	struct oki_schema schema;
+	ck_assert_int_eq(oki_schema_init(&schema, &opts, NULL), 0);
+	int rc = oki_geometry_init(ret_geometry, &schema, tensors, 2, flag, NULL);
+	oki_schema_fini(&schema);
+	return rc;
+}
+
+START_TEST(groups_share_bytes_only_where_one_asks)
+{
+	struct oki_geometry g;
+	ck_assert_int_eq(try_shared(0, 512, 1, false, &g), OKV_E_INVAL);
+	ck_assert_int_eq(try_shared(0, 512, 1, true, &g), 0);
+	ck_assert_uint_eq(g.page_units[0], 1);
+	ck_assert_uint_eq(g.page_units[1], 1);
+	oki_geometry_fini(&g);
+	/* Larger pages have the bytes of several. */
+	ck_assert_int_eq(try_shared(0, 2048, 4, true, &g), 0);
+	ck_assert_uint_eq(g.page_units[0], 1);
+	ck_assert_uint_eq(g.page_units[1], 4);
+	oki_geometry_fini(&g);
+	/* Pages whose units cannot be compared. */
+	ck_assert_int_eq(try_shared(512, 512, 1, true, &g), OKV_E_INVAL);
+	ck_assert_int_eq(try_shared(0, 768, 1, true, &g), OKV_E_INVAL);
+	/* Beside each other nothing is shared. */
+	ck_assert_int_eq(try_shared(1 << 20, 2048, 4, true, &g), 0);
+	oki_geometry_fini(&g);
+}
+END_TEST
+
 START_TEST(a_stride_that_is_too_small_is_called_so)
 {
 	static const uint64_t block[2] = {1024, 1024};
@@ -444,7 +495,7 @@ static bool random_geometry(const struct oki_schema *schema, struct oki_geometry
 			comb_bytes(&comb, used, &twice);
 		}
 	}
-	int rc = oki_geometry_init(geometry, schema, layers, 2, NULL);
+	int rc = oki_geometry_init(geometry, schema, layers, 2, false, NULL);
 	ck_assert_int_eq(rc, twice ? OKV_E_INVAL : 0);
 	return rc == 0;
 }
@@ -495,6 +546,7 @@ int main(void)
 	tcase_add_test(tc, layers_that_share_bytes_are_refused);
 	tcase_add_test(tc, interleaved_layers_are_accepted);
 	tcase_add_test(tc, segments_may_lie_beyond_the_stride);
+	tcase_add_test(tc, groups_share_bytes_only_where_one_asks);
 	tcase_add_test(tc, a_stride_that_is_too_small_is_called_so);
 	tcase_add_test(tc, state_pages_need_no_whole_tokens);
 	tcase_add_test(tc, combs_agree_with_a_byte_map);

@@ -104,7 +104,7 @@ void model_init_in(struct model *m, uint32_t layers, uint32_t segments, uint64_t
 					   .group_count = 1,
 					   .groups = &group};
 	okay(oki_schema_init(&m->schema, &ns, &err), &err);
-	okay(oki_geometry_init(&m->geometry, &m->schema, l, layers, &err), &err);
+	okay(oki_geometry_init(&m->geometry, &m->schema, l, layers, false, &err), &err);
 	free(ls);
 	free(l);
 	m->page = malloc(pool * sizeof(*m->page));
