@@ -32,6 +32,7 @@ struct bench_config {
 	bool json;
 	bool spread;		/* this case draws pages from a GPU's large pool */
 	uint32_t device;	/* enum okv_device_kind */
+	uint32_t copy_threads;	/* of the host device in this case; 0: the library's default */
 	uint64_t max_bytes;	/* of one operation */
 	uint64_t max_memory;	/* of host memory that a case may take */
 	uint32_t manager_flags; /* OKV_MANAGER_* */
@@ -107,6 +108,7 @@ int bench_manager_start(uint64_t memory_bytes, uint32_t flags, struct tool_manag
 uint64_t bench_anonymous_bytes(pid_t pid); /* resident, not shared */
 /* main() of a child, for argv[1] that starts with TOOL_CHILD. */
 #define BENCH_CHILD_CLIENT "@client"
+#define BENCH_CHILD_NEIGHBOUR "@neighbour"
 int bench_child_main(int argc, char **argv);
 
 /* ---- bench_report.c: what was measured ---- */
@@ -168,6 +170,7 @@ int bench_case_latency(const struct bench_config *config, char *text);
 int bench_case_first_layer(const struct bench_config *config, char *text);
 int bench_case_lookups(const struct bench_config *config, char *text);
 int bench_case_index(const struct bench_config *config, char *text);
+int bench_case_neighbours(const struct bench_config *config, char *text);
 int bench_case_model(const struct bench_config *config, char *text);
 int bench_case_arena(const struct bench_config *config, char *text);
 

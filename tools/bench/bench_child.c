@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* [E] This program again in another process: a Manager, or a client that looks keys up. */
+/* [E] This program again in another process: a Manager, or a client. */
 #include "bench.h"
 #include "bench_lookup.h"
+#include "bench_neighbour.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,8 +57,11 @@ int bench_child_main(int argc, char **argv)
 	if (strcmp(argv[1], TOOL_CHILD_MANAGER) == 0)
 		return tool_manager_main(argc, argv);
 	tool_child_signals();
-	if (strcmp(argv[1], BENCH_CHILD_CLIENT) == 0 && argc == 5)
+	if (strcmp(argv[1], BENCH_CHILD_CLIENT) == 0 && argc == 6)
 		return bench_client_main(argv[2], (uint32_t)strtoul(argv[3], NULL, 10),
-					 (uint32_t)strtoul(argv[4], NULL, 10));
+					 (uint32_t)strtoul(argv[4], NULL, 10),
+					 strcmp(argv[5], "lease") == 0);
+	if (strcmp(argv[1], BENCH_CHILD_NEIGHBOUR) == 0 && argc == 5)
+		return bench_neighbour_main(argv[2], argv[3], strtoull(argv[4], NULL, 10));
 	return TOOL_USAGE;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* [E] Lookups by client processes, and an index of millions of blocks. */
 #include "bench_lookup.h"
+#include "bench_neighbour.h"
 #include "bench_rig.h"
 
 #include <stdio.h>
@@ -11,23 +12,9 @@
 
 #define FIRST_KEY 1u /* the first id of a fresh rig */
 #define KEYS 1024u
-#define MAX_CLIENTS 16
 #define MEMORY (64ull << 20)
 #define SAMPLES (1u << 20)
 #define WARM_UP 1000u
-
-/* One layer of 64 bytes: as good as no payload. */
-static const struct tool_model small_spec = {"64-byte blocks",	      1, 4, 16, 1,
-					     {{OKV_GROUP_FULL, 1, 0}}};
-
-struct lookups {
-	int32_t status;
-	uint32_t count;
-	uint64_t elapsed_ns;
-	double p50_us;
-	double p99_us;
-	char text[TOOL_TEXT];
-};
 
 /* ---- one process ---- */
 
@@ -59,7 +46,8 @@ static int look_up(struct okv_namespace *ns, const struct okv_keys *keys, bool l
 
 /* `bytes` holds `groups` runs of keys->count keys; they are asked for in random order. */
 static int time_lookups(struct okv_namespace *ns, struct okv_keys *keys, const uint8_t *bytes,
-			uint32_t groups, bool lease, uint64_t limit_ns, struct lookups *ret_lookups)
+			uint32_t groups, bool lease, uint64_t limit_ns,
+			struct bench_lookups *ret_lookups)
 {
 	uint64_t *ns_samples = malloc(SAMPLES * sizeof(*ns_samples));
 	uint64_t random = 0x9e3779b97f4a7c15ull;
@@ -117,26 +105,26 @@ static int open_client(const char *socket, struct tool_shape *shape, struct okv_
 	return rc == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
-int bench_client_main(const char *socket, uint32_t keys, uint32_t ms)
+int bench_client_main(const char *socket, uint32_t keys, uint32_t ms, bool lease)
 {
-	struct lookups lookups = {.status = TOOL_FAILED};
+	struct bench_lookups lookups = {.status = TOOL_FAILED};
 	struct tool_shape shape = {.layer_count = 0};
 	struct okv_engine *engine = NULL;
 	struct okv_namespace *ns = NULL;
 	uint8_t bytes[KEYS * TOOL_KEY_BYTES];
 	struct okv_keys asked = {.count = keys, .key_bytes = TOOL_KEY_BYTES, .keys = bytes};
 	char go = 0;
-	int rc = tool_shape_create(&small_spec, &shape, lookups.text);
+	int rc = tool_shape_create(&bench_small_model, &shape, lookups.text);
 
 	for (uint32_t i = 0; i < KEYS; i++)
 		tool_key(FIRST_KEY + i, bytes + (size_t)i * TOOL_KEY_BYTES);
 	if (rc == TOOL_OK)
 		rc = open_client(socket, &shape, &engine, &ns, lookups.text);
 	for (uint32_t i = 0; i < WARM_UP && rc == TOOL_OK; i++)
-		rc = look_up(ns, &asked, false, lookups.text);
+		rc = look_up(ns, &asked, lease, lookups.text);
 	tool_send(STDOUT_FILENO, &go, 1); /* ready, or not */
 	if (rc == TOOL_OK && tool_receive(STDIN_FILENO, &go, 1))
-		rc = time_lookups(ns, &asked, bytes, 1, false, (uint64_t)ms * 1000000, &lookups);
+		rc = time_lookups(ns, &asked, bytes, 1, lease, (uint64_t)ms * 1000000, &lookups);
 	tool_send(STDOUT_FILENO, &lookups, sizeof(lookups));
 	okv_namespace_close(ns);
 	okv_engine_close(engine);
@@ -152,27 +140,34 @@ struct client {
 	int from;
 };
 
-static int start_client(const char *socket, uint32_t keys, uint32_t ms, struct client *ret_client,
-			char *text)
+static int start_client(const char *socket, const struct bench_clients *what,
+			struct client *ret_client, char *text)
 {
 	char key_text[16];
 	char ms_text[16];
-	const char *argv[] = {"orbitkv-bench", BENCH_CHILD_CLIENT, socket, key_text, ms_text, NULL};
+	const char *argv[] = {"orbitkv-bench",
+			      BENCH_CHILD_CLIENT,
+			      socket,
+			      key_text,
+			      ms_text,
+			      what->lease ? "lease" : "peek",
+			      NULL};
 
-	snprintf(key_text, sizeof(key_text), "%u", keys);
-	snprintf(ms_text, sizeof(ms_text), "%u", ms);
+	snprintf(key_text, sizeof(key_text), "%u", what->keys);
+	snprintf(ms_text, sizeof(ms_text), "%u", what->ms);
 	ret_client->pid = tool_spawn(argv, &ret_client->to, &ret_client->from, text);
 	return ret_client->pid > 0 ? TOOL_OK : TOOL_FAILED;
 }
 
-static int collect(struct client *clients, uint32_t count, struct lookups *ret_all, char *text)
+static int collect(struct client *clients, uint32_t count, struct bench_lookups *ret_all,
+		   char *text)
 {
-	double p50[MAX_CLIENTS] = {0};
+	double p50[BENCH_MAX_CLIENTS] = {0};
 	int rc = TOOL_OK;
 
 	memset(ret_all, 0, sizeof(*ret_all));
 	for (uint32_t i = 0; i < count; i++) {
-		struct lookups one = {.status = TOOL_FAILED};
+		struct bench_lookups one = {.status = TOOL_FAILED};
 
 		if (!tool_receive(clients[i].from, &one, sizeof(one)))
 			snprintf(one.text, sizeof(one.text), "a client died");
@@ -192,16 +187,16 @@ static int collect(struct client *clients, uint32_t count, struct lookups *ret_a
 	return rc;
 }
 
-static int run_clients(const char *socket, uint32_t keys, uint32_t count, uint32_t ms,
-		       struct lookups *ret_all, char *text)
+int bench_clients_run(const char *socket, const struct bench_clients *what,
+		      struct bench_lookups *ret_all, char *text)
 {
-	struct client clients[MAX_CLIENTS];
+	struct client clients[BENCH_MAX_CLIENTS];
 	uint32_t started = 0;
 	char go = 1;
 	int rc = TOOL_OK;
 
-	while (started < count && rc == TOOL_OK) {
-		rc = start_client(socket, keys, ms, &clients[started], text);
+	while (started < what->count && rc == TOOL_OK) {
+		rc = start_client(socket, what, &clients[started], text);
 		if (rc == TOOL_OK)
 			started++;
 	}
@@ -220,7 +215,7 @@ static int run_clients(const char *socket, uint32_t keys, uint32_t count, uint32
 }
 
 static void report_lookups(const struct bench_config *config, const char *kind, uint32_t keys,
-			   uint32_t clients, const struct lookups *lookups)
+			   uint32_t clients, const struct bench_lookups *lookups)
 {
 	struct bench_result result = {.suite = "lookups"};
 
@@ -238,13 +233,15 @@ static void report_lookups(const struct bench_config *config, const char *kind, 
 
 static int lookups_of_rig(struct bench_rig *rig, uint32_t keys, uint32_t ms, char *text)
 {
-	static const uint32_t clients[] = {1, 4, MAX_CLIENTS};
+	static const uint32_t clients[] = {1, 4, BENCH_MAX_CLIENTS};
 	struct okv_keys asked = {.count = keys, .key_bytes = TOOL_KEY_BYTES};
-	struct lookups lookups = {.status = 0};
+	struct bench_lookups lookups = {.status = 0};
 	int rc;
 
 	for (size_t c = 0; c < sizeof(clients) / sizeof(clients[0]); c++) {
-		rc = run_clients(rig->manager.socket, keys, clients[c], ms, &lookups, text);
+		const struct bench_clients what = {.count = clients[c], .keys = keys, .ms = ms};
+
+		rc = bench_clients_run(rig->manager.socket, &what, &lookups, text);
 		if (rc != TOOL_OK)
 			return rc;
 		report_lookups(rig->config, "peek", keys, clients[c], &lookups);
@@ -268,7 +265,7 @@ int bench_case_lookups(const struct bench_config *config, char *text)
 	struct bench_rig *rig;
 	char ignored[TOOL_TEXT];
 	uint32_t first;
-	int rc = tool_shape_create(&small_spec, &shape, text);
+	int rc = tool_shape_create(&bench_small_model, &shape, text);
 
 	if (rc != TOOL_OK)
 		return rc;
@@ -318,7 +315,7 @@ static int index_lookups(struct bench_rig *rig, uint32_t operations, uint32_t ke
 			 struct bench_result *result, char *text)
 {
 	struct okv_keys asked = {.count = keys, .key_bytes = TOOL_KEY_BYTES};
-	struct lookups lookups = {.status = 0};
+	struct bench_lookups lookups = {.status = 0};
 	uint8_t *bytes = malloc((size_t)operations * keys * TOOL_KEY_BYTES);
 	char key[32];
 	int rc;
@@ -396,7 +393,7 @@ int bench_case_index(const struct bench_config *config, char *text)
 	struct tool_shape shape;
 	struct bench_rig *rig;
 	char ignored[TOOL_TEXT];
-	int rc = tool_shape_create(&small_spec, &shape, text);
+	int rc = tool_shape_create(&bench_small_model, &shape, text);
 
 	if (rc != TOOL_OK)
 		return rc;

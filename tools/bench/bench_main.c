@@ -61,6 +61,8 @@ static const struct bench_case {
 	 bench_case_model, NULL},
 	{"cpu", "processor time of engine and Manager for a restore", bench_case_cpu, NULL},
 	{"arena", "first touch and pinning of host memory", bench_case_arena, NULL},
+	{"neighbours", "one page beside sessions that ask much or die; clients that pin",
+	 bench_case_neighbours, NULL},
 	{"index", "millions of blocks: publish rate, lookup, memory", bench_case_index, NULL},
 };
 

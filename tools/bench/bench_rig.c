@@ -49,6 +49,7 @@ static int bind_pages(struct bench_rig *rig, char *text)
 
 	okv_binding_options_init(&opts);
 	opts.device = rig->config->device;
+	opts.copy_threads = rig->config->copy_threads;
 	opts.layer_count = rig->shape->layer_count;
 	opts.layers = rig->pages.layers;
 	rc = okv_binding_register(rig->ns, &opts, &rig->binding, &err);
