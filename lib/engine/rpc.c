@@ -123,6 +123,9 @@ static int call_alone(struct okv_engine *engine, uint32_t kind, uint32_t reply_k
 void oki_rpc_close(struct okv_engine *engine)
 {
 	enter(engine, UINT64_MAX);
+	/* A forked child may hold this socket open; the session ends all the same. */
+	if (engine->sock >= 0)
+		shutdown(engine->sock, SHUT_RDWR);
 	oki_fd_close(&engine->sock);
 	leave(engine);
 }

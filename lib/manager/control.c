@@ -18,6 +18,23 @@
 #define ACCEPTS 16
 #define ACCEPT_PAUSE_NS 100000000ull
 
+int oki_mgr_conn_watch(struct okv_manager *m, struct oki_mgr_conn *conn,
+		       const struct oki_mgr_session *s, struct okv_error *err)
+{
+	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = conn};
+
+	if (s->pidfd < 0 || !epoll_ctl(m->epoll, EPOLL_CTL_ADD, s->pidfd, &ev))
+		return 0;
+	return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno,
+			   "cannot watch the engine's process");
+}
+
+void oki_mgr_conn_unwatch(struct okv_manager *m, const struct oki_mgr_session *s)
+{
+	if (s->pidfd >= 0)
+		epoll_ctl(m->epoll, EPOLL_CTL_DEL, s->pidfd, NULL);
+}
+
 void oki_mgr_conn_close(struct okv_manager *m, struct oki_mgr_conn *conn)
 {
 	struct oki_mgr_session *s = conn->session;
@@ -26,6 +43,7 @@ void oki_mgr_conn_close(struct okv_manager *m, struct oki_mgr_conn *conn)
 		return;
 	conn->dead = true;
 	if (s) {
+		oki_mgr_conn_unwatch(m, s);
 		oki_mgr_session_disconnect(s, "disconnected");
 		pthread_mutex_lock(&s->lock);
 		s->sock = -1;
@@ -191,6 +209,11 @@ static void conn_event(struct okv_manager *m, struct oki_mgr_conn *conn)
 	if (conn->dead)
 		return;
 	if (conn->session && atomic_load(&conn->session->lost)) {
+		oki_mgr_conn_close(m, conn);
+		return;
+	}
+	/* Its children may still hold the socket; what the process sent is not needed any more. */
+	if (conn->session && oki_mgr_session_dead(conn->session)) {
 		oki_mgr_conn_close(m, conn);
 		return;
 	}

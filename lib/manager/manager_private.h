@@ -305,6 +305,12 @@ bool oki_mgr_message(struct okv_manager *m, struct oki_mgr_conn *conn,
 
 /* control.c */
 void oki_mgr_conn_close(struct okv_manager *m, struct oki_mgr_conn *conn);
+/* Have the connection closed when the engine's process ends, though a child of it may hold the
+ * socket open. Unwatch before the last reference to the session goes: a forked child of this
+ * process may have the pidfd too, so that closing it leaves it in epoll. */
+int oki_mgr_conn_watch(struct okv_manager *m, struct oki_mgr_conn *conn,
+		       const struct oki_mgr_session *s, struct okv_error *err);
+void oki_mgr_conn_unwatch(struct okv_manager *m, const struct oki_mgr_session *s);
 
 /* listen.c */
 void oki_mgr_unlisten(struct okv_manager *m);

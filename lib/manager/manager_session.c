@@ -21,15 +21,33 @@
 #define SO_PEERPIDFD 77
 #endif
 
-/* -1 where the kernel has none: then the Manager never learns that the process ended. */
-static int open_pidfd(int sock, pid_t pid)
+/*
+ * *ret_fd is -1 where the kernel has none, or forbids it: then only a hang-up tells that the
+ * process ended. Linux before 6.5 has no SO_PEERPIDFD, and a process number may be used again: then
+ * the owner of the session has ended, and the end of the other process, which counts, is no
+ * earlier.
+ */
+static int open_pidfd(int sock, pid_t pid, int *ret_fd, struct okv_error *err)
 {
 	int fd = -1;
 	socklen_t len = sizeof(fd);
 
-	if (!getsockopt(sock, SOL_SOCKET, SO_PEERPIDFD, &fd, &len))
-		return fd;
-	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+	*ret_fd = -1;
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERPIDFD, &fd, &len)) {
+		/* EINVAL, ESRCH: of a process that was waited for. */
+		bool ended = errno == EINVAL || errno == ESRCH;
+		fd = -1;
+		if (errno == ENOPROTOOPT && pid > 0)
+			fd = (int)syscall(SYS_pidfd_open, pid, 0);
+		if (ended || (fd < 0 && errno == ESRCH))
+			return oki_fail(err, OKV_E_SESSION, OKV_STAGE_CONNECT,
+					"the process that connected has ended");
+		if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+			return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno,
+					   "no descriptor for the engine's process");
+	}
+	*ret_fd = fd;
+	return 0;
 }
 
 /* Names come from peers and go into log lines: replace what cannot be printed. */
@@ -76,16 +94,18 @@ int oki_mgr_session_create(struct okv_manager *m, const struct oki_mgr_conn *con
 		rc = oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for a session");
 		goto free_session;
 	}
-	rc = oki_channel_create(&s->channel, m->epoch, s->token, slot, err);
+	rc = open_pidfd(conn->fd, conn->peer.pid, &s->pidfd, err);
 	if (rc)
 		goto free_bank;
+	rc = oki_channel_create(&s->channel, m->epoch, s->token, slot, err);
+	if (rc)
+		goto close_pidfd;
 	s->manager = m;
 	atomic_init(&s->refs, 1);
 	s->slot = slot;
 	s->dispatcher = slot % m->dispatcher_count;
 	s->restore_only = hello->flags & OKW_HELLO_RESTORE_ONLY;
 	s->pid = conn->peer.pid;
-	s->pidfd = open_pidfd(conn->fd, conn->peer.pid);
 	copy_name(s->name, hello->name);
 	pthread_mutex_init(&s->lock, NULL);
 	s->sock = conn->fd;
@@ -93,6 +113,8 @@ int oki_mgr_session_create(struct okv_manager *m, const struct oki_mgr_conn *con
 	*ret_session = s;
 	return 0;
 
+close_pidfd:
+	oki_fd_close(&s->pidfd);
 free_bank:
 	oki_area_fini(&s->bank);
 free_session:

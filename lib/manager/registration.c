@@ -71,8 +71,11 @@ static int hello(const struct incoming *in, struct okv_error *err)
 	rc = oki_mgr_session_create(m, in->conn, &theirs, &s, err);
 	if (rc)
 		return rc;
-	rc = welcome(in, s, err);
+	rc = oki_mgr_conn_watch(m, in->conn, s, err);
+	if (!rc)
+		rc = welcome(in, s, err);
 	if (rc) {
+		oki_mgr_conn_unwatch(m, s);
 		oki_mgr_session_put(s);
 		return rc;
 	}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fork() without exec: the child is told so by every call, and the parent goes on exactly. */
 #include <check.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -243,13 +244,105 @@ START_TEST(forked_children_of_an_embedded_manager_are_refused)
 }
 END_TEST
 
-int main(void)
+/* ---- who has the socket ---- */
+
+static bool no_session(const struct okv_manager_status *s)
 {
+	return s->sessions == 0 && s->leases == 0 && s->bytes_pinned == 0;
+}
+
+/* A process that holds everything and has a child, which answers when the process is dead. */
+START_TEST(role_with_a_child)
+{
+	struct kv_manager m = {0};
+	struct held h = {.manager = &m};
+	char line[32];
+	snprintf(m.socket_path, sizeof(m.socket_path), "%s", child_socket);
+	hold(&h);
+	ck_assert_int_eq(okv_op_wait(h.running, 60000, NULL), 0);
+	pid_t pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid)
+		kill(getpid(), SIGKILL);
+	while (child_hear(line, sizeof(line)))
+		child_say("here");
+	_exit(0);
+}
+END_TEST
+
+START_TEST(a_dead_engine_is_noticed_while_its_child_lives)
+{
+	struct kv_manager m;
+	struct child c;
+	int status;
+	kv_manager_start(&m, args);
+	manager_drain(&m);
+	uint32_t fds = process_fds(m.pid);
+	child_start(&c, "with_a_child", m.socket_path, NULL);
+	ck_assert_int_eq(waitpid(c.pid, &status, 0), c.pid);
+	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	kv_manager_wait(&m, no_session, "the dead engine gone");
+	process_await_fds(m.pid, fds);
+	child_tell(&c, "?");
+	child_wait(&c, "here");
+	close(c.to);
+	close(c.from);
+	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
+	kv_manager_clean(&m);
+}
+END_TEST
+
+/* Returns in the parent; the child lives until the parent closes the descriptor. */
+static pid_t fork_a_helper(int *ret_fd)
+{
+	int ends[2];
+	char c;
+	ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+	pid_t pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0) {
+		close(ends[1]);
+		_exit(read(ends[0], &c, 1) == 0 ? 0 : 1);
+	}
+	close(ends[0]);
+	*ret_fd = ends[1];
+	return pid;
+}
+
+START_TEST(a_closed_engine_ends_its_session_while_a_child_lives)
+{
+	struct kv_manager m;
+	struct held h = {.manager = &m};
+	int status, fd;
+	kv_manager_start(&m, args);
+	manager_drain(&m);
+	hold(&h);
+	pid_t helper = fork_a_helper(&fd);
+	ck_assert_int_eq(okv_op_wait(h.running, 60000, NULL), 0);
+	let_go(&h);
+	kv_manager_wait(&m, no_session, "the closed engine gone");
+	ck_assert_int_eq(waitpid(helper, &status, WNOHANG), 0);
+	close(fd);
+	ck_assert_int_eq(waitpid(helper, &status, 0), helper);
+	ck_assert_int_eq(status, 0);
+	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
+	kv_manager_clean(&m);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+	const struct child_role roles[] = {{"with_a_child", role_with_a_child}};
+	int rc = child_main(argc, argv, roles, 1);
+	if (rc >= 0)
+		return rc;
 	Suite *s = suite_create("fork");
 	TCase *t = tcase_create("fork");
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, forked_children_are_refused_and_the_parent_goes_on);
 	tcase_add_test(t, forked_children_of_an_embedded_manager_are_refused);
+	tcase_add_test(t, a_dead_engine_is_noticed_while_its_child_lives);
+	tcase_add_test(t, a_closed_engine_ends_its_session_while_a_child_lives);
 	suite_add_tcase(s, t);
 	return kv_suite_run(s);
 }
