@@ -73,6 +73,14 @@ OKV_EXPORT void okv_engine_options_init(struct okv_engine_options *opts);
  * user trust_uid, and with it every process of that user. Which users the Manager serves is set by
  * its allow_uids.
  *
+ * After fork() the engine is the parent's alone, with all that was opened on it. In the child every
+ * call on them is OKV_E_FORKED, and what releases or closes does nothing: neither to the parent's
+ * session nor to its tensors; their memory in the child is freed when it ends. None of the
+ * Manager's memory is mapped there. The child may open an engine of its own, whatever the parent's
+ * threads did at the fork, but: no embedded Manager where the parent ever had one, and no CUDA
+ * binding where it had loaded the driver (OKV_E_UNSUPPORTED). The parent's session ends when the
+ * parent closes it or ends; its children do not keep it.
+ *
  * Owns     returns an owned handle; release it with okv_engine_close().
  * Errors   OKV_E_CONNECT, OKV_E_TIMEOUT (the Manager takes no connection, or does not answer),
  *          OKV_E_CLOSED (the Manager drains), OKV_E_VERSION, OKV_E_PERM, OKV_E_AGAIN (too many

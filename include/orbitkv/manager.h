@@ -77,7 +77,8 @@ OKV_EXPORT void okv_manager_options_init(struct okv_manager_options *opts);
  * Errors   OKV_E_BUDGET: the host, the cgroup or the pool of huge pages cannot hold memory_bytes
  *          and the control memory of max_sessions (about 6 MiB each). The error text has the bytes
  *          requested, available, the limit, and what would fit. Nothing was allocated.
- *          OKV_E_INVAL (an option, or an impossible NUMA node), OKV_E_NOMEM, OKV_E_UNSUPPORTED.
+ *          OKV_E_INVAL (an option, or an impossible NUMA node), OKV_E_NOMEM, OKV_E_UNSUPPORTED:
+ *          the system lacks something, or this process was forked from one that had a Manager.
  * Blocks   while memory is touched.   Threads any.
  */
 OKV_EXPORT int okv_manager_create(const struct okv_manager_options *opts,
@@ -117,6 +118,7 @@ OKV_EXPORT int okv_manager_run(struct okv_manager *m, struct okv_error *err);
 /**
  * First call: refuse new sessions and operations, let the open operations end, then
  * okv_manager_run() returns. Second call: okv_manager_run() returns without waiting for them.
+ * A forked child of the process that created it does nothing to it.
  * Async-signal-safe.   Blocks never.   Threads any.
  */
 OKV_EXPORT void okv_manager_stop(struct okv_manager *m);
@@ -134,7 +136,8 @@ OKV_EXPORT int okv_manager_attach(struct okv_manager *m, int fd, struct okv_erro
 
 /**
  * Free the Manager. Do not call it while okv_manager_run() runs. It removes the socket only if that
- * is still the one this Manager bound. NULL is allowed.
+ * is still the one this Manager bound. NULL is allowed. In a forked child of the process that
+ * created it, this does nothing, and every other call on it is OKV_E_FORKED.
  */
 OKV_EXPORT void okv_manager_destroy(struct okv_manager *m);
 

@@ -10,6 +10,7 @@
 #include "base/cond.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/fork.h"
 #include "base/options.h"
 
 void okv_engine_options_init(struct okv_engine_options *opts)
@@ -97,7 +98,6 @@ int okv_engine_open(const struct okv_engine_options *opts, struct okv_engine **r
 	int rc = take_options(&o, opts, err);
 	if (rc)
 		return rc;
-	oki_forks_watch();
 	struct okv_engine *e = new_engine(&o);
 	if (!e)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for an engine");

@@ -210,10 +210,6 @@ struct okv_op {
 };
 
 /* refs.c */
-/* Call before the first engine is made. A child of fork() gets a new generation; an engine keeps
- * the one it was opened with. */
-void oki_forks_watch(void);
-uint64_t oki_fork_generation(void);
 bool oki_forked(const struct okv_engine *engine);
 void oki_engine_get(struct okv_engine *engine);
 void oki_engine_put(struct okv_engine *engine);

@@ -6,34 +6,11 @@
 
 #include "base/error.h"
 #include "base/fd.h"
-
-static _Atomic uint64_t fork_generation = 1;
-
-static void after_fork_in_child(void)
-{
-	atomic_fetch_add(&fork_generation, 1);
-}
-
-static void watch_forks(void)
-{
-	pthread_atfork(NULL, NULL, after_fork_in_child);
-}
-
-void oki_forks_watch(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, watch_forks);
-}
-
-uint64_t oki_fork_generation(void)
-{
-	return atomic_load(&fork_generation);
-}
+#include "base/fork.h"
 
 bool oki_forked(const struct okv_engine *engine)
 {
-	return engine->fork_generation !=
-	       atomic_load_explicit(&fork_generation, memory_order_relaxed);
+	return oki_forked_since(engine->fork_generation);
 }
 
 int oki_engine_usable(struct okv_engine *engine, struct okv_error *err)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/random.h>
 #include "base/error.h"
+#include "base/fork.h"
 
 #define MIN_BUCKETS 1024u
 #define MAX_FIRST_BUCKETS (1u << 22)
@@ -76,6 +77,19 @@ static unsigned long first_buckets(uint64_t bytes)
 	while (buckets < MAX_FIRST_BUCKETS && buckets < bytes / USUAL_BLOCK_BYTES)
 		buckets *= 2;
 	return buckets;
+}
+
+/* The threads of liburcu stay with the parent of a fork, and so do the readers that it would wait
+ * for. */
+int oki_index_check_fork(struct okv_error *err)
+{
+	static _Atomic uint64_t first;
+	uint64_t here = oki_fork_generation(), nobody = 0;
+	if (atomic_compare_exchange_strong(&first, &nobody, here) || nobody == here)
+		return 0;
+	return oki_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_ARGUMENTS,
+			"a process from which this one was forked had a Manager inside; this one "
+			"can have none: connect to one, or start by spawn or exec");
 }
 
 int oki_index_create(const struct oki_index_config *config, struct oki_index **ret_index,

@@ -26,6 +26,9 @@ struct oki_index_config {
 	const struct oki_log *log;
 };
 
+/* Can there be an index in this process? Not in a child of one that ever had one. */
+int oki_index_check_fork(struct okv_error *err);
+
 int oki_index_create(const struct oki_index_config *config, struct oki_index **ret_index,
 		     struct okv_error *err);
 /* Call it when all threads left and all holds are released or quarantined. Frees quarantined memory

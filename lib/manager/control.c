@@ -18,23 +18,6 @@
 #define ACCEPTS 16
 #define ACCEPT_PAUSE_NS 100000000ull
 
-int oki_mgr_conn_watch(struct okv_manager *m, struct oki_mgr_conn *conn,
-		       const struct oki_mgr_session *s, struct okv_error *err)
-{
-	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = conn};
-
-	if (s->pidfd < 0 || !epoll_ctl(m->epoll, EPOLL_CTL_ADD, s->pidfd, &ev))
-		return 0;
-	return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno,
-			   "cannot watch the engine's process");
-}
-
-void oki_mgr_conn_unwatch(struct okv_manager *m, const struct oki_mgr_session *s)
-{
-	if (s->pidfd >= 0)
-		epoll_ctl(m->epoll, EPOLL_CTL_DEL, s->pidfd, NULL);
-}
-
 void oki_mgr_conn_close(struct okv_manager *m, struct oki_mgr_conn *conn)
 {
 	struct oki_mgr_session *s = conn->session;
@@ -368,8 +351,9 @@ static void end_sessions(struct okv_manager *m)
 
 int okv_manager_run(struct okv_manager *m, struct okv_error *err)
 {
-	if (!m)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "no Manager");
+	int rc = oki_mgr_check(m, err);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&m->lock);
 	bool again = m->ran;
 	m->ran = true;
@@ -378,7 +362,7 @@ int okv_manager_run(struct okv_manager *m, struct okv_error *err)
 		return oki_fail(err, OKV_E_CLOSED, OKV_STAGE_NONE, "this Manager ran already");
 
 	oki_index_thread_enter();
-	int rc = start_threads(m, err);
+	rc = start_threads(m, err);
 	if (!rc)
 		rc = serve(m, err);
 	end_threads(m);

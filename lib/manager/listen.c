@@ -295,11 +295,12 @@ int okv_manager_listen(struct okv_manager *m, const char *socket_path, struct ok
 	char *name = NULL;
 	int dir = -1;
 
-	if (!m)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "no Manager");
+	int rc = oki_mgr_check(m, err);
+	if (rc)
+		return rc;
 	if (m->listen_dir >= 0)
 		return oki_fail(err, OKV_E_BUSY, OKV_STAGE_CONNECT, "this Manager listens already");
-	int rc = lock_socket_path(socket_path, path, &dir, &name, err);
+	rc = lock_socket_path(socket_path, path, &dir, &name, err);
 	if (rc)
 		return rc;
 	rc = bind_and_rename(m, dir, name, path, err);

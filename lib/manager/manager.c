@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/fork.h"
 #include "base/options.h"
 #include "grant/state.h"
 
@@ -179,17 +180,21 @@ int okv_manager_create(const struct okv_manager_options *opts, struct okv_manage
 	if (!ret_manager)
 		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS,
 				"nowhere to put the Manager");
+	int rc = oki_index_check_fork(err);
+	if (rc)
+		return rc;
 	okv_manager_options_init(&defaults);
 	struct okv_manager *m = calloc(1, sizeof(*m));
 	if (!m)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_NONE, "no memory for a Manager");
 	m->opts = defaults;
+	m->fork_generation = oki_fork_generation();
 	m->epoll = m->wake = m->spare = m->listener = m->listen_dir = -1;
 	m->retire.epoll = m->retire.wake = -1;
 	pthread_mutex_init(&m->lock, NULL);
 	oki_mgr_permits_init(&m->permits, 0);
 
-	int rc = opts ? oki_options_take(&m->opts, sizeof(m->opts), opts, "Manager", err) : 0;
+	rc = opts ? oki_options_take(&m->opts, sizeof(m->opts), opts, "Manager", err) : 0;
 	if (!rc)
 		rc = check_options(&m->opts, err);
 	if (!rc)
@@ -225,7 +230,7 @@ destroy:
 
 void okv_manager_destroy(struct okv_manager *m)
 {
-	if (!m)
+	if (!m || oki_forked_since(m->fork_generation))
 		return;
 	oki_mgr_unlisten(m);
 	for (uint32_t k = 0; k < m->attached_count; k++)
@@ -253,7 +258,7 @@ void okv_manager_destroy(struct okv_manager *m)
 
 void okv_manager_stop(struct okv_manager *m)
 {
-	if (!m)
+	if (!m || oki_forked_since(m->fork_generation))
 		return;
 	atomic_fetch_add(&m->stops, 1);
 	oki_mgr_wake(m->wake);
@@ -274,9 +279,9 @@ static int check_socket(int fd, struct okv_error *err)
 
 int okv_manager_attach(struct okv_manager *m, int fd, struct okv_error *err)
 {
-	if (!m)
-		return oki_fail(err, OKV_E_INVAL, OKV_STAGE_ARGUMENTS, "no Manager");
-	int rc = check_socket(fd, err);
+	int rc = oki_mgr_check(m, err);
+	if (!rc)
+		rc = check_socket(fd, err);
 	if (rc)
 		return rc;
 	int flags = fcntl(fd, F_GETFL);
@@ -368,6 +373,8 @@ int okv_manager_status_get(struct okv_manager *m, struct okv_manager_status *ret
 {
 	if (!m || !ret_status)
 		return OKV_E_INVAL;
+	if (oki_forked_since(m->fork_generation))
+		return OKV_E_FORKED;
 	oki_index_thread_enter();
 	oki_mgr_status_fill(m, ret_status);
 	oki_index_thread_leave();

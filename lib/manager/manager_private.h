@@ -203,6 +203,7 @@ struct oki_mgr_counters {
 };
 
 struct okv_manager {
+	uint64_t fork_generation;
 	struct okv_manager_options opts;
 	uid_t *allow_uids;
 	struct oki_log log;
@@ -279,6 +280,12 @@ int oki_mgr_session_create(struct okv_manager *m, const struct oki_mgr_conn *con
 			   struct okv_error *err);
 /* Put it in the table, where the loops find it. */
 void oki_mgr_session_enter(struct oki_mgr_session *s);
+/* Have the connection closed when the engine's process ends, though a child of it may hold the
+ * socket open. Unwatch before the last reference to the session goes: a forked child of this
+ * process may have the pidfd too, so that closing it leaves it in epoll. */
+int oki_mgr_conn_watch(struct okv_manager *m, struct oki_mgr_conn *conn,
+		       const struct oki_mgr_session *s, struct okv_error *err);
+void oki_mgr_conn_unwatch(struct okv_manager *m, const struct oki_mgr_session *s);
 struct oki_mgr_session *oki_mgr_session_get(struct oki_mgr_session *s);
 void oki_mgr_session_put(struct oki_mgr_session *s);
 /* References to all sessions in the table; the caller puts each. */
@@ -303,14 +310,11 @@ static inline struct okw_record *oki_mgr_record(const struct oki_mgr_session *s,
 bool oki_mgr_message(struct okv_manager *m, struct oki_mgr_conn *conn,
 		     const struct oki_message *message);
 
+/* manager_check.c: 0, or why calls of the API are refused: NULL, or a parent's of a fork. */
+int oki_mgr_check(const struct okv_manager *m, struct okv_error *err);
+
 /* control.c */
 void oki_mgr_conn_close(struct okv_manager *m, struct oki_mgr_conn *conn);
-/* Have the connection closed when the engine's process ends, though a child of it may hold the
- * socket open. Unwatch before the last reference to the session goes: a forked child of this
- * process may have the pidfd too, so that closing it leaves it in epoll. */
-int oki_mgr_conn_watch(struct okv_manager *m, struct oki_mgr_conn *conn,
-		       const struct oki_mgr_session *s, struct okv_error *err);
-void oki_mgr_conn_unwatch(struct okv_manager *m, const struct oki_mgr_session *s);
 
 /* listen.c */
 void oki_mgr_unlisten(struct okv_manager *m);

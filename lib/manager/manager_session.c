@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -120,6 +121,23 @@ free_bank:
 free_session:
 	free(s);
 	return rc;
+}
+
+int oki_mgr_conn_watch(struct okv_manager *m, struct oki_mgr_conn *conn,
+		       const struct oki_mgr_session *s, struct okv_error *err)
+{
+	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = conn};
+
+	if (s->pidfd < 0 || !epoll_ctl(m->epoll, EPOLL_CTL_ADD, s->pidfd, &ev))
+		return 0;
+	return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, errno,
+			   "cannot watch the engine's process");
+}
+
+void oki_mgr_conn_unwatch(struct okv_manager *m, const struct oki_mgr_session *s)
+{
+	if (s->pidfd >= 0)
+		epoll_ctl(m->epoll, EPOLL_CTL_DEL, s->pidfd, NULL);
 }
 
 static void destroy(struct oki_mgr_session *s)

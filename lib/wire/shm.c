@@ -31,6 +31,34 @@ struct mapping {
 /* A live mapping keeps its inode in use, so {device, inode} cannot name another file. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mapping *table;
+static pthread_once_t watched = PTHREAD_ONCE_INIT;
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&table_lock);
+}
+
+static void after_fork_in_parent(void)
+{
+	pthread_mutex_unlock(&table_lock);
+}
+
+/* None of the mappings is there: MADV_DONTFORK. */
+static void after_fork_in_child(void)
+{
+	while (table) {
+		struct mapping *m = table;
+		table = m->next;
+		free(m);
+	}
+	pthread_mutex_unlock(&table_lock);
+}
+
+/* Before the lock is first taken: a child must find it free. */
+static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
 
 int oki_shm_memfd(const char *name, unsigned more_flags)
 {
@@ -131,6 +159,13 @@ static int map(int fd, const struct stat *st, bool read_only, struct mapping **r
 		return oki_fail_os(err, errno == ENOMEM ? OKV_E_NOMEM : OKV_E_PROTOCOL,
 				   OKV_STAGE_IMPORT, errno, "mapping %" PRIu64 " bytes",
 				   (uint64_t)st->st_size);
+	/* A child must not use it, and would keep the cache's memory when all others let it go. */
+	if (madvise(base, (size_t)st->st_size, MADV_DONTFORK)) {
+		int os = errno;
+		munmap(base, (size_t)st->st_size);
+		return oki_fail_os(err, OKV_E_UNSUPPORTED, OKV_STAGE_IMPORT, os,
+				   "madvise of %" PRIu64 " bytes", (uint64_t)st->st_size);
+	}
 	m->device = st->st_dev;
 	m->inode = st->st_ino;
 	m->read_only = read_only;
@@ -151,6 +186,7 @@ int oki_shm_get(int fd, uint64_t expect_bytes, uint64_t expect_inode, bool read_
 	int rc = verify(fd, &st, expect_bytes, expect_inode, read_only, err);
 	if (rc < 0)
 		return rc;
+	pthread_once(&watched, watch_forks);
 	pthread_mutex_lock(&table_lock);
 	struct mapping *m = find(&st, read_only);
 	if (!m) {

@@ -2,9 +2,11 @@
 /* fork() without exec: the child is told so by every call, and the parent goes on exactly. */
 #include <check.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -154,6 +156,10 @@ static _Noreturn void be_forked(struct held *h)
 	okv_namespace_close(h->ns);
 	okv_engine_close(h->engine);
 	child_must(h->owned.released == 0, "the child released the parent's tensors");
+	child_must(process_maps(getpid(), "orbitkv-control") == 0, "the parent's control memory");
+	child_must(process_maps(getpid(), "orbitkv-request") == 0, "the parent's request area");
+	if (h->manager)
+		child_must(process_maps(getpid(), "orbitkv-shard") == 0, "the parent's arenas");
 	if (h->manager)
 		own_engine(h);
 	_exit(0);
@@ -330,6 +336,139 @@ START_TEST(a_closed_engine_ends_its_session_while_a_child_lives)
 }
 END_TEST
 
+/* ---- what the child may do ---- */
+
+static int open_engine(const char *socket_path, struct okv_engine **ret_engine,
+		       struct okv_error *err)
+{
+	struct okv_manager_options memory;
+	struct okv_engine_options o;
+	okv_engine_options_init(&o);
+	okv_manager_options_init(&memory);
+	memory.memory_bytes = 16 << 20;
+	o.socket_path = socket_path;
+	if (!socket_path) {
+		o.flags = OKV_ENGINE_EMBEDDED;
+		o.embedded = &memory;
+	}
+	return okv_engine_open(&o, ret_engine, err);
+}
+
+static void child_ends_well(pid_t pid)
+{
+	int status;
+	ck_assert_int_ge(pid, 0);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with %#x",
+		      (unsigned)status);
+}
+
+struct churn {
+	const char *socket_path;
+	_Atomic bool is_over;
+	_Atomic uint32_t rounds;
+};
+
+/* Maps and unmaps arenas all the time. */
+static void *open_and_close(void *arg)
+{
+	struct churn *c = arg;
+	while (!c->is_over) {
+		struct okv_engine *engine = kv_engine_connect(c->socket_path, 0);
+		struct okv_namespace *ns = kv_namespace(engine, &shape);
+		struct kv_rank rank;
+		kv_rank_open(&rank, ns, &shape, 0);
+		kv_rank_close(&rank);
+		okv_namespace_close(ns);
+		okv_engine_close(engine);
+		c->rounds++;
+	}
+	return NULL;
+}
+
+START_TEST(children_open_engines_whatever_other_threads_did_at_the_fork)
+{
+	struct kv_manager m;
+	struct churn churn = {0};
+	pthread_t thread;
+	kv_manager_start(&m, args);
+	manager_drain(&m);
+	churn.socket_path = m.socket_path;
+	ck_assert_int_eq(pthread_create(&thread, NULL, open_and_close, &churn), 0);
+	for (uint32_t n = 0; n < 200; n++) {
+		pid_t pid = fork();
+		if (pid == 0) {
+			struct okv_engine *engine;
+			struct okv_error err = {0};
+			alarm(30); /* one that hangs fails the test */
+			child_must(open_engine(m.socket_path, &engine, &err) == 0, err.text);
+			okv_engine_close(engine);
+			_exit(0);
+		}
+		child_ends_well(pid);
+	}
+	churn.is_over = true;
+	pthread_join(thread, NULL);
+	ck_assert_uint_gt(churn.rounds, 0);
+	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
+	kv_manager_clean(&m);
+}
+END_TEST
+
+/* The threads of its Manager stay with the parent: the child is told, and connects elsewhere. */
+START_TEST(a_child_of_an_embedded_manager_can_have_none)
+{
+	struct kv_manager m;
+	struct okv_engine *engine, *other;
+	struct okv_error err = {0};
+	kv_manager_start(&m, args);
+	manager_drain(&m);
+	engine = kv_engine_embedded(0, 0);
+	pid_t pid = fork();
+	if (pid == 0) {
+		alarm(30);
+		int rc = open_engine(NULL, &other, &err);
+		if (rc == 0)
+			okv_engine_close(other);
+		child_must(rc == OKV_E_UNSUPPORTED && strstr(err.text, "forked"), err.text);
+		child_must(open_engine(m.socket_path, &other, &err) == 0, err.text);
+		okv_engine_close(other);
+		_exit(0);
+	}
+	child_ends_well(pid);
+	other = kv_engine_embedded(0, 0);
+	okv_engine_close(other);
+	okv_engine_close(engine);
+	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
+	kv_manager_clean(&m);
+}
+END_TEST
+
+/* What a child does to the parent's Manager leaves it, and its socket, alone. */
+START_TEST(a_child_has_nothing_of_the_parents_manager)
+{
+	struct kv_local l;
+	struct okv_manager_status status;
+	struct okv_manager_options o = kv_local_options(64 << 20);
+	kv_local_start(&l, &o, 0, &shape);
+	pid_t pid = fork();
+	if (pid == 0) {
+		alarm(30);
+		FORKED_TEXT(okv_manager_listen(l.manager, NULL, &err));
+		FORKED_TEXT(okv_manager_run(l.manager, &err));
+		FORKED_TEXT(okv_manager_attach(l.manager, 0, &err));
+		FORKED(okv_manager_status_get(l.manager, &status));
+		okv_manager_stop(l.manager);
+		okv_manager_destroy(l.manager);
+		_exit(0);
+	}
+	child_ends_well(pid);
+	ck_assert_int_eq(access(l.socket_path, F_OK), 0);
+	ck_assert_uint_eq(kv_lookup(l.ns, 1, BLOCKS, 1, NULL), 0);
+	kv_local_stop(&l);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
 	const struct child_role roles[] = {{"with_a_child", role_with_a_child}};
@@ -343,6 +482,9 @@ int main(int argc, char **argv)
 	tcase_add_test(t, forked_children_of_an_embedded_manager_are_refused);
 	tcase_add_test(t, a_dead_engine_is_noticed_while_its_child_lives);
 	tcase_add_test(t, a_closed_engine_ends_its_session_while_a_child_lives);
+	tcase_add_test(t, children_open_engines_whatever_other_threads_did_at_the_fork);
+	tcase_add_test(t, a_child_of_an_embedded_manager_can_have_none);
+	tcase_add_test(t, a_child_has_nothing_of_the_parents_manager);
 	suite_add_tcase(s, t);
 	return kv_suite_run(s);
 }

@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 
 #define LIBRARY "libcuda.so.1"
 #define NAME(symbol) NAME_EXPANDED(symbol)
@@ -35,10 +37,12 @@ static const struct entry entries[] = {
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct oki_cuda_api loaded;
-static struct okv_error failure; /* status 0 once loaded */
+static struct okv_error failure;   /* status 0 once loaded */
+static _Atomic uint64_t loaded_in; /* the generation that began to load; 0: nobody did */
+static _Atomic bool failed;	   /* to load, in that generation */
 
 /* The library is never closed: the driver has threads and exit handlers of its own. */
-static void load(void)
+static void try_to_load(void)
 {
 	void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	if (!library) {
@@ -63,9 +67,27 @@ static void load(void)
 			      "the CUDA driver does not start");
 }
 
+static void load(void)
+{
+	try_to_load();
+	atomic_store(&failed, failure.status != 0);
+}
+
 int oki_cuda_api_get(const struct oki_cuda_api **ret_api, struct okv_error *err)
 {
-	pthread_once(&once, load);
+	/*
+	 * The driver does not work in a child of the process that started it. A child of a process
+	 * that was starting it would besides wait for ever for locks of the dynamic linker and of
+	 * the driver.
+	 */
+	uint64_t here = oki_fork_generation(), nobody = 0;
+	bool ours = atomic_compare_exchange_strong(&loaded_in, &nobody, here) || nobody == here;
+	if (!ours && !atomic_load(&failed))
+		return oki_fail(err, OKV_E_UNSUPPORTED, OKV_STAGE_REGISTER,
+				"the CUDA driver was loaded before a fork; it works only in the "
+				"process that loaded it: start this one by spawn or exec");
+	if (ours)
+		pthread_once(&once, load);
 	if (failure.status != 0) {
 		if (err)
 			*err = failure;
