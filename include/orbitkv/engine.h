@@ -68,6 +68,11 @@ OKV_EXPORT void okv_engine_options_init(struct okv_engine_options *opts);
  * stderr and calls abort(). With OKV_ENGINE_POISON it poisons the engine instead and keeps the
  * pages until the process exits.
  *
+ * exit() without okv_engine_close() ends quietly, whatever runs: copies stop with the process, and
+ * operations whose end the device cannot tell any more end as OKV_E_POISONED, without abort(). For
+ * the Manager the engine died: the blocks that running copies read or wrote stay quarantined until
+ * it restarts. So close first where the cache matters.
+ *
  * The Manager decides what a restore writes into the tensors. Therefore the library connects only
  * to a Manager that runs as this process's effective user or as root. OKV_ENGINE_TRUST_UID adds the
  * user trust_uid, and with it every process of that user. Which users the Manager serves is set by

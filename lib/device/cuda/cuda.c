@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/exit.h"
 #include "base/log.h"
 #include "device/cuda/cuda_device.h"
 
@@ -362,6 +363,8 @@ static int cuda_record(struct oki_stream *stream, struct oki_mark *mark, struct 
  */
 static int unknown_end(const struct oki_device *device, CUresult result, struct okv_error *err)
 {
+	if (result == CUDA_ERROR_DEINITIALIZED)
+		oki_exit_begins();
 	return oki_cuda_fail(err, OKV_E_POISONED, OKV_STAGE_DRAIN, device->api, result,
 			     "completion unknown on GPU %d", device->index);
 }

@@ -9,9 +9,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/exit.h"
 #include "base/fork.h"
 
 #define LIBRARY "libcuda.so.1"
@@ -62,6 +64,10 @@ static void try_to_load(void)
 		memcpy((char *)&loaded + entries[i].offset, &address, sizeof(address));
 	}
 	CUresult result = loaded.init(0);
+	/* Handlers run last to first, so this one comes before those that the driver has by now.
+	 * Should there be no memory for it, what the driver answers when it is shut down says the
+	 * same. */
+	(void)atexit(oki_exit_begins);
 	if (result != CUDA_SUCCESS)
 		oki_cuda_fail(&failure, OKV_E_UNSUPPORTED, OKV_STAGE_REGISTER, &loaded, result,
 			      "the CUDA driver does not start");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A child of fork() cannot use the CUDA driver that its parent loaded: it is told so. */
+/* Processes and their CUDA driver: one that it shut down for exit(), and a parent's of a fork. */
 #include "standin/standin_case.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,37 @@
 
 static const struct sim_geometry small = {"small", KV_PLACE_PAGES, 1, {{1, 1, 1, 1, {64}}}, 0, 0,
 					  0};
+
+/* The driver is shut down while a restore runs, as in exit(): it ends, and so does the process. */
+static void exit_with_a_restore(void)
+{
+	uint32_t seen;
+	struct standin_counts before;
+	alarm(30);
+	sim_held(&before);
+	struct sim_case *c = sim_case_new(&small, 0, 0);
+	kv_ok(sim_case_register(c, OKV_COPY_AUTO, kv_err));
+	ck_assert_int_eq(sim_publish(c, 1), 0);
+	/* The first ones are about the events of layers, by the start call. */
+	sim.standin_fail(SIM_NAME(cuEventQuery), c->image.layer_count + 1, CUDA_ERROR_DEINITIALIZED,
+			 false);
+	int rc = sim_restore(c, 1, &seen);
+	sim.standin_fail(NULL, 1, CUDA_ERROR_DEINITIALIZED, true);
+	okv_engine_close(c->engine);
+	exit(rc == OKV_E_POISONED ? 0 : 3);
+}
+
+/* Before anything else here: a child has a driver when its parent loaded none. */
+START_TEST(exit_with_operations_in_flight_is_quiet)
+{
+	int status;
+	pid_t pid = fork();
+	if (pid == 0)
+		exit_with_a_restore();
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+}
+END_TEST
 
 /* In a child, which has an engine of its own: 0 when the binding is refused as it should. */
 static int register_in_child(struct sim_case *c, const char *socket_path)
@@ -49,9 +81,10 @@ int main(void)
 {
 	if (!sim_find())
 		return 1;
-	Suite *suite = suite_create("stand-in fork");
-	TCase *tc = tcase_create("fork");
+	Suite *suite = suite_create("stand-in process");
+	TCase *tc = tcase_create("process");
 	suite_add_tcase(suite, tc);
+	tcase_add_test(tc, exit_with_operations_in_flight_is_quiet);
 	tcase_add_test(tc, a_child_of_fork_is_told_that_the_driver_is_its_parents);
 	return kv_suite_run(suite);
 }
