@@ -17,7 +17,7 @@ struct CUstream_st;
 struct CUevent_st;
 
 #define OKV_MAX_GROUPS 8
-#define OKV_MAX_SEGMENTS 8
+#define OKV_MAX_SEGMENTS 64
 #define OKV_MAX_LAYERS 1024 /* of one schema, all groups together */
 #define OKV_MAX_RANK_SLOTS 64
 #define OKV_MAX_KEY_BYTES 32

@@ -257,6 +257,50 @@ START_TEST(r1_r2_groups_of_three_kinds_in_every_place)
 }
 END_TEST
 
+/* Heads outside of the tokens: a page is a row of each head, of K and of V. */
+START_TEST(a_page_of_many_segments)
+{
+	struct okv_layer_schema layers[2] = {{.order = 0}, {.order = 1}};
+	const struct okv_group_schema group = {.kind = OKV_GROUP_FULL,
+					       .block_tokens = 16,
+					       .layer_count = 2,
+					       .layout_tag = "HND",
+					       .layers = layers};
+	const uint32_t pages = 32, per_block = 1, n = 8;
+	uint32_t from[8], to[8];
+	const struct kv_blocks source = {.count = n, .pages = from};
+	const struct kv_blocks target = {.count = n, .pages = to};
+	struct kv_tensors t;
+	struct okv_lease *lease;
+	struct okv_op_result r;
+	for (uint32_t i = 0; i < 2; i++) {
+		layers[i].segment_count = OKV_MAX_SEGMENTS;
+		for (uint32_t s = 0; s < OKV_MAX_SEGMENTS; s++)
+			layers[i].segment_bytes[s] = 64 + 8 * s;
+	}
+	spread(from, n, pages, 1, 5);
+	spread(to, n, pages, 7, 3);
+	for (int place = KV_PLACE_PAGES; place <= KV_PLACE_HALVES; place++) {
+		struct okv_namespace *ns = kv_groups_open(engine, &group, 1, 1);
+		kv_tensors_place(&t, &group, 1, 0, (enum kv_place)place, &pages, &per_block, 24);
+		kv_ok(kv_tensors_register(&t, ns, kv_err));
+		ck_assert_int_eq(kv_blocks_publish(&t, 60 + (uint64_t)place, &source, 1, &r), 0);
+		kv_tensors_canary(&t);
+		kv_groups_lookup(ns, 60 + (uint64_t)place, &n, 1, 1, NULL, &lease);
+		struct okv_op *op;
+		kv_ok(kv_blocks_restore_start(&t, lease, &target, 1, 0, &op, kv_err));
+		ck_assert_int_eq(okv_op_wait(op, 60000, &r), 0);
+		ck_assert_uint_eq(r.blocks, n);
+		okv_op_release(op);
+		ck_assert_uint_eq(kv_tensors_wrong(&t, 60 + (uint64_t)place, &target), 0);
+		ck_assert_uint_eq(kv_tensors_stray(&t, &target, 1), 0);
+		okv_lease_release(lease);
+		kv_tensors_close(&t);
+		okv_namespace_close(ns);
+	}
+}
+END_TEST
+
 START_TEST(r1_a_gap_in_one_group_shortens_all)
 {
 	const uint32_t pages[3] = HYBRID_PAGES, per_block[3] = {1, 1, 1}, counts[3] = {4, 8, 2};
@@ -424,6 +468,7 @@ int main(void)
 	tcase_add_test(t, s12_a_layer_is_ready_only_after_its_index_buffer);
 	tcase_add_loop_test(t, s12_key_and_value_alone_make_no_layer_ready, 0, 3);
 	tcase_add_test(t, r1_r2_groups_of_three_kinds_in_every_place);
+	tcase_add_test(t, a_page_of_many_segments);
 	tcase_add_test(t, r1_a_gap_in_one_group_shortens_all);
 	tcase_add_test(t, s19_groups_without_blocks_leave_every_layer_ready);
 	tcase_add_test(t, r1_page_sizes_and_places_of_two_bindings_need_not_agree);

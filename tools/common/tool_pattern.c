@@ -21,7 +21,7 @@
 #define SCRAMBLE 0xbf58476d1ce4e5b9ull
 
 _Static_assert(OKV_MAX_LAYERS <= 1u << (ID_SHIFT - LAYER_SHIFT), "layer fits its field");
-_Static_assert(OKV_MAX_SEGMENTS <= 1u << (LAYER_SHIFT - SEGMENT_SHIFT), "segment fits its field");
+_Static_assert(TOOL_MAX_SEGMENTS <= 1u << (LAYER_SHIFT - SEGMENT_SHIFT), "segment fits its field");
 _Static_assert(TOOL_MAX_SEGMENT_BYTES / 8 <= WORD_MASK + 1, "word fits its field");
 _Static_assert(((uint64_t)TOOL_MAX_ID << ID_SHIFT) >> ID_SHIFT == TOOL_MAX_ID, "id fits");
 

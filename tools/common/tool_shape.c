@@ -94,7 +94,7 @@ static const char *read_model(const json_t *entry, struct tool_model *model)
 	if (name == NULL || strlen(name) >= sizeof(model->name))
 		return "\"name\" is no string of up to 63 bytes";
 	strcpy(model->name, name);
-	model->segments = number(entry, "segments", OKV_MAX_SEGMENTS);
+	model->segments = number(entry, "segments", TOOL_MAX_SEGMENTS);
 	model->token_bytes = number(entry, "segment_bytes_per_token", UINT32_MAX);
 	model->block_tokens = number(entry, "block_tokens", MAX_BLOCK_TOKENS);
 	if (model->segments == 0)
