@@ -103,7 +103,7 @@ def test_namespace_options(
         ({"segment_bytes": [1023, 1024]}, CallError),
         ({"segment_offset": [0, 1]}, CallError),
         ({"segment_offset": [0]}, ValueError),
-        ({"segment_bytes": [8] * 9, "segment_offset": [0] * 9}, IndexError),
+        ({"segment_bytes": [8] * 65, "segment_offset": [0] * 65}, IndexError),
         ({"length": "long"}, TypeError),
     ],
 )
