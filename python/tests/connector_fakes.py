@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import hashlib
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,10 +35,11 @@ class Request:
     name: str = "prompt"
     num_preemptions: int = 0
     lora_request: object = None
+    prompt: int = 0  # tokens of the prompt, if others came since
 
     @property
     def num_prompt_tokens(self) -> int:
-        return self.num_tokens
+        return self.prompt or self.num_tokens
 
     @property
     def block_hashes(self) -> list[bytes]:
@@ -47,42 +49,67 @@ class Request:
         ]
 
 
+def _groups(blocks: Any) -> Any:
+    """Of each group; a list of numbers is that of the only group."""
+    return blocks if blocks is None or isinstance(blocks, tuple) else (blocks,)
+
+
 def step(
-    new: dict[str, tuple[list[int], int, int]] | None = None,
-    cached: dict[str, tuple[list[int] | None, int, int]] | None = None,
+    new: dict[str, tuple[Any, int, int]] | None = None,
+    cached: dict[str, tuple[Any, int, int]] | None = None,
     resumed: set[str] = frozenset(),  # type: ignore[assignment]
+    tables: dict[str, tuple[list[int], ...]] | None = None,
+    states: dict[str, list[tuple[int, int, int]]] | None = None,
+    preempted: set[str] | None = None,
 ) -> Any:
-    """A SchedulerOutput. Of each request: (new) blocks, computed tokens, scheduled tokens."""
+    """A SchedulerOutput. Of each request: (new) blocks, computed tokens, scheduled tokens.
+    `tables`: what vLLM says of its blocks, from a version that does."""
     new, cached = new or {}, cached or {}
+    state = None
+    if tables is not None:
+        state = SimpleNamespace(get_block_ids=tables.get, boundary_state_offloads=states or {})
     return SimpleNamespace(
         num_scheduled_tokens={name: of[2] for name, of in (*new.items(), *cached.items())},
         scheduled_new_reqs=[
-            SimpleNamespace(req_id=name, block_ids=(blocks,), num_computed_tokens=computed)
+            SimpleNamespace(req_id=name, block_ids=_groups(blocks), num_computed_tokens=computed)
             for name, (blocks, computed, _) in new.items()
         ],
         scheduled_cached_reqs=SimpleNamespace(
             req_ids=list(cached),
             resumed_req_ids=set(resumed),
-            new_block_ids=[None if of[0] is None else (of[0],) for of in cached.values()],
+            new_block_ids=[_groups(of[0]) for of in cached.values()],
             num_computed_tokens=[of[1] for of in cached.values()],
         ),
         kv_cache_block_copies=None,
+        kv_connector_block_state=state,
+        preempted_req_ids=preempted,
     )
 
 
+FULL = (orbitkv.GroupKind.FULL, 0)
+WINDOW = (orbitkv.GroupKind.WINDOW, 2 * TOKENS)
+STATE = (orbitkv.GroupKind.STATE, 0)
+
+
 class Layout:
-    """Host memory as layout.plan() would describe it."""
+    """Host memory as layout.plan() would describe it: as many layers in each group."""
 
     slot, device, device_index, shares_bytes = 0, orbitkv.Device.HOST, 0, False
 
-    def __init__(self) -> None:
-        self.memory = bytearray(LAYERS * PAGES * PAGE)
+    def __init__(self, kinds: Sequence[tuple[int, int]] = (FULL,)) -> None:
+        count = LAYERS * len(kinds)
+        self.memory = bytearray(count * PAGES * PAGE)
         exported = ctypes.c_char.from_buffer(self.memory)
         base = ctypes.addressof(exported)
         self.groups = [
             orbitkv.GroupSchema(
-                TOKENS, "NHD", [orbitkv.LayerSchema(i, [SEGMENT, SEGMENT]) for i in range(LAYERS)]
+                TOKENS,
+                "NHD",
+                [orbitkv.LayerSchema(i, [SEGMENT, SEGMENT]) for i in self.of_group(number)],
+                kind,
+                window,
             )
+            for number, (kind, window) in enumerate(kinds)
         ]
         self.layers = [
             orbitkv.Layer(
@@ -94,9 +121,12 @@ class Layout:
                 [0, SEGMENT],
                 exported,
             )
-            for i in range(LAYERS)
+            for i in range(count)
         ]
-        self.layer_index = {f"layer.{i}": i for i in range(LAYERS)}
+        self.layer_index = {f"layer.{i}": i for i in range(count)}
+
+    def of_group(self, group: int) -> range:
+        return range(group * LAYERS, (group + 1) * LAYERS)
 
     def pages(self, group: int, blocks: list[int]) -> list[int]:
         return blocks
@@ -105,17 +135,17 @@ class Layout:
         start = (layer * PAGES + block) * PAGE
         return slice(start, start + PAGE)
 
-    def compute(self, blocks: list[int], first: int = 0) -> None:
+    def compute(self, blocks: list[int], first: int = 0, group: int = 0) -> None:
         """What a forward pass writes into these blocks of a sequence."""
         for i, block in enumerate(blocks, first):
-            for layer in range(LAYERS):
+            for layer in self.of_group(group):
                 self.memory[self.at(layer, block)] = bytes([(layer * 71 + i * 13 + 1) & 255]) * PAGE
 
-    def wrong(self, blocks: list[int], first: int = 0) -> list[tuple[int, int]]:
+    def wrong(self, blocks: list[int], first: int = 0, group: int = 0) -> list[tuple[int, int]]:
         return [
             (layer, block)
             for i, block in enumerate(blocks, first)
-            for layer in range(LAYERS)
+            for layer in self.of_group(group)
             if self.memory[self.at(layer, block)] != bytes([(layer * 71 + i * 13 + 1) & 255]) * PAGE
         ]
 
@@ -123,11 +153,20 @@ class Layout:
 class Engine:
     """Both halves of the connector of a vLLM with one rank, driven as vLLM drives them."""
 
-    def __init__(self, socket: Path, adapter: Any = adapter_digest, **options: Any) -> None:
-        self.layout = Layout()
+    def __init__(
+        self,
+        socket: Path,
+        adapter: Any = adapter_digest,
+        kinds: Sequence[tuple[int, int]] = (FULL,),
+        written_early: bool = False,
+        drafts: bool = False,
+        states_handed_over: bool = True,
+        **options: Any,
+    ) -> None:
+        self.layout = Layout(kinds)
         self.stats = Stats()
         chosen = Options(socket=str(socket), **options)
-        self.worker = Worker(chosen, stats=self.stats, logger=logger)
+        self.worker = Worker(chosen, stats=self.stats, logger=logger, written_early=written_early)
         description = Description(0, 1, 1, self.layout.groups, {"model": "fake"})
         self.evicted: set[int] = set()
         self.scheduler = Scheduler(
@@ -135,8 +174,9 @@ class Engine:
             hash_tokens=TOKENS,
             ranks=1,
             stages=1,
-            drafts=False,
+            drafts=drafts,
             in_order=True,
+            states_handed_over=states_handed_over,
             stats=self.stats,
             logger=logger,
             adapter=adapter,
@@ -145,11 +185,11 @@ class Engine:
         self.worker.register(self.layout, description, Streams())
         self.scheduler.described([description])
 
-    def admit(self, request: Request, blocks: list[int], computed: int = 0) -> tuple[int, bool]:
+    def admit(self, request: Request, blocks: Any, computed: int = 0) -> tuple[int, bool]:
         """Ask for a hit and allocate; the tokens to load, and whether behind the steps."""
         tokens, behind = self.scheduler.matched(request, computed)
         assert tokens is not None
-        self.scheduler.allocated(request, [blocks], tokens)
+        self.scheduler.allocated(request, _groups(blocks), tokens)
         return tokens, behind
 
     def plan(self, output: Any) -> StepMeta:
@@ -159,8 +199,8 @@ class Engine:
         """A step of the worker; received and failed requests, and failed blocks."""
         self.worker.fence(meta)
         self.worker.start_loads(meta)
-        for layer in range(LAYERS):
-            self.worker.wait_for_layer(f"layer.{layer}")
+        for name in self.layout.layer_index:
+            self.worker.wait_for_layer(name)
         if compute is not None:
             compute()
         self.worker.end_step(meta)

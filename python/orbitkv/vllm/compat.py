@@ -10,6 +10,7 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1 import base as vllm_base
 from vllm.distributed.kv_transfer.kv_connector.v1 import metrics as vllm_metrics
 from vllm.logger import init_logger
+from vllm.v1.core.sched import output as vllm_output
 
 from .meta import Description, StepMeta, WorkerMeta
 from .stats import ConnectorStats
@@ -56,6 +57,12 @@ TELLS_FAILED_REQUESTS = TransferResults is not None and "failed_recving" in {
     field.name for field in dataclasses.fields(TransferResults)
 }
 
+# Of recurrent states vLLM keeps few, at places that only it knows.
+HANDS_STATES_OVER = hasattr(vllm_output, "KVConnectorBlockState") and any(
+    field.name == "boundary_state_offloads"
+    for field in dataclasses.fields(vllm_output.KVConnectorBlockState)
+)
+
 
 class VllmStats(ConnectorStats, vllm_metrics.KVConnectorStats):  # type: ignore[misc]
     """ConnectorStats where vLLM asks for its own class."""
@@ -77,11 +84,16 @@ def stored_event(hashes: list[bytes], block_tokens: int) -> Any:
     )
 
 
-def hash_tokens(vllm_config: Any, kv_cache_config: Any) -> int:
-    """Tokens of one element of request.block_hashes."""
+def _block_sizes(vllm_config: Any, kv_cache_config: Any) -> tuple[int, int]:
     from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
-    return int(resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)[1])
+    scheduled, hashed = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)[:2]
+    return int(scheduled), int(hashed)
+
+
+def hash_tokens(vllm_config: Any, kv_cache_config: Any) -> int:
+    """Tokens of one element of request.block_hashes."""
+    return _block_sizes(vllm_config, kv_cache_config)[1]
 
 
 def in_order(vllm_config: Any) -> bool:
@@ -90,6 +102,21 @@ def in_order(vllm_config: Any) -> bool:
         not vllm_config.scheduler_config.async_scheduling
         and vllm_config.parallel_config.pipeline_parallel_size == 1
     )
+
+
+def states_handed_over(vllm_config: Any) -> bool:
+    """Whether only vLLM knows in which blocks the states of a request are."""
+    return getattr(vllm_config.cache_config, "mamba_cache_mode", None) != "all"
+
+
+def writes_before_fence(vllm_config: Any, kv_cache_config: Any) -> bool:
+    """Whether a step may write into blocks before it calls the connector: the second model runner
+    zeroes blocks and copies shared ones earlier. Where neither happens, nothing is early."""
+    if not getattr(vllm_config, "use_v2_model_runner", False):
+        return False
+    scheduled, hashed = _block_sizes(vllm_config, kv_cache_config)
+    shares_parts = len(kv_cache_config.kv_cache_groups) > 1 or hashed < scheduled
+    return shares_parts or bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", True))
 
 
 def recompute_failed_loads(kv_transfer_config: Any) -> None:
@@ -116,6 +143,17 @@ def is_alone(connector: Any) -> bool:
         other is connector or type(other).get_handshake_metadata is base
         for other in getattr(get_kv_transfer_group(), "_connectors", ())
     )
+
+
+def parent_fails_loads(connector: Any) -> bool:
+    """Whether a MultiConnector around this one makes vLLM fail requests whose load failed."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+    parent = get_kv_transfer_group() if has_kv_transfer_group() else connector
+    if parent is connector:
+        return False
+    config = getattr(parent, "_kv_transfer_config", None)
+    return getattr(config, "kv_load_failure_policy", "recompute") != "recompute"
 
 
 def register_by_name() -> None:

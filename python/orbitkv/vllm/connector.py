@@ -12,6 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
+from ..namespace import GroupKind
 from . import compat, identity, layout
 from .compat import logger
 from .meta import Description, StepMeta
@@ -42,6 +43,7 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 stats=self._stats,
                 logger=logger,
                 events_wanted=self._wants_events(),
+                written_early=compat.writes_before_fence(vllm_config, kv_cache_config),
             )
 
     def _wants_events(self) -> bool:
@@ -62,6 +64,7 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             stages=parallel.pipeline_parallel_size,
             drafts=config.speculative_config is not None,
             in_order=compat.in_order(config),
+            states_handed_over=compat.states_handed_over(config),
             stats=self._stats,
             logger=logger,
         )
@@ -108,6 +111,15 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                     "several KV cache groups"
                 )
             planned = layout.plan(self._kv_cache_config, kv_caches, vllm_config=config)
+            if (
+                any(group.kind == GroupKind.STATE for group in planned.groups)
+                and compat.states_handed_over(config)
+                and not compat.HANDS_STATES_OVER
+            ):
+                raise layout.Unsupported(
+                    "this version of vLLM does not say where it keeps the states of a request; "
+                    "it does in newer versions, or with --mamba-cache-mode all"
+                )
             if planned.group_ids != list(range(len(self._kv_cache_config.kv_cache_groups))):
                 raise layout.Unsupported("vLLM has KV cache groups that cannot be cached")
             description.groups = list(planned.groups)
@@ -119,6 +131,11 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         except layout.Unsupported as reason:
             self._worker.refuse(description, str(reason))
             return
+        if self._options.load_failure == "recompute" and compat.parent_fails_loads(self):
+            logger.warning(
+                "OrbitKV: requests whose load fails will fail: set kv_load_failure_policy of the "
+                "MultiConnector to recompute"
+            )
         first = next(iter(kv_caches.values()))
         on_gpu = getattr(first, "is_cuda", False)
         self._worker.register(planned, description, CudaStreams() if on_gpu else Streams())

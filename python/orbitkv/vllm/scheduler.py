@@ -77,6 +77,7 @@ class Scheduler:
         in_order: bool,
         stats: Stats,
         logger: logging.Logger,
+        states_handed_over: bool = True,
         clock: Callable[[], float] = time.monotonic,
         connect: Callable[[str | None, Sequence[Description]], Any] = SchedulerSession,
         adapter: Callable[[Any], bytes] = adapter_digest,
@@ -87,6 +88,8 @@ class Scheduler:
         self._stages = stages
         self._drafts = drafts  # speculative decoding rewrites the last block
         self._in_order = in_order  # a step is over before the next one is scheduled
+        # vLLM names the blocks of states worth saving; their place in the request says nothing.
+        self._states_handed_over = states_handed_over
         self._stats = stats
         self._logger = logger
         self._clock = clock
@@ -133,6 +136,8 @@ class Scheduler:
             )
             return
         self._groups = stages[0].groups
+        kinds = [group.kind for group in self._groups]
+        self._told = kinds.index(GroupKind.FULL) if GroupKind.FULL in kinds else 0
         self._link = Link(
             lambda: self._connect(self._options.socket, stages),
             what="the scheduler",
@@ -306,8 +311,10 @@ class Scheduler:
             known.preemptions = known.request.num_preemptions
             known.blocks = [[] for _ in self._groups]
         for mine, of_group, group in zip(known.blocks, blocks, self._groups):
-            fresh = of_group[local_tokens // group.block_tokens :]
-            self._reused.update(set(fresh).difference(mine))
+            # A block that left a window may have come back at another place.
+            for at in range(local_tokens // group.block_tokens, len(of_group)):
+                if at >= len(mine) or mine[at] != of_group[at]:
+                    self._reused.add(of_group[at])
         known.blocks = [list(of_group) for of_group in blocks]
 
     # ---- a step
@@ -324,13 +331,17 @@ class Scheduler:
             ends = self._follow(output)
             may_save = self._options.save and not doubtful and not self._drop
             if self._session() is not None and may_save:
-                for request_id, end in ends.items():
-                    meta.saves += self._saves(request_id, end)
+                state = getattr(output, "kv_connector_block_state", None)
+                for request_id, (computed, end) in ends.items():
+                    meta.saves += self._saves(request_id, computed, end, state)
+                if self._states_handed_over and state is not None:
+                    meta.saves += self._states(output, state.boundary_state_offloads)
         meta.reused, self._reused = self._reused, set()
         return meta
 
-    def _follow(self, output: Any) -> dict[str, int]:
-        """Learn the blocks of the step's requests, and the tokens each will have computed."""
+    def _follow(self, output: Any) -> dict[str, tuple[int, int]]:
+        """Learn the blocks of the step's requests, and the tokens that each has computed before
+        the step and behind it."""
         scheduled = output.num_scheduled_tokens
         ends = {}
         for new in output.scheduled_new_reqs:
@@ -338,7 +349,8 @@ class Scheduler:
             if known is None:
                 continue
             self._take(known, new.block_ids, 0)
-            ends[new.req_id] = new.num_computed_tokens + scheduled[new.req_id]
+            computed = new.num_computed_tokens
+            ends[new.req_id] = (computed, computed + scheduled[new.req_id])
         cached = output.scheduled_cached_reqs
         for i, request_id in enumerate(cached.req_ids):
             known = self._known.get(request_id)
@@ -349,49 +361,86 @@ class Scheduler:
                 if request_id in cached.resumed_req_ids:
                     self._take(known, blocks, 0)
                 else:
-                    more = [mine + list(new) for mine, new in zip(known.blocks, blocks)]
-                    self._take(known, more, 0)
-            ends[request_id] = cached.num_computed_tokens[i] + scheduled[request_id]
+                    for mine, new in zip(known.blocks, blocks):
+                        mine += new
+                        self._reused.update(new)
+            computed = cached.num_computed_tokens[i]
+            ends[request_id] = (computed, computed + scheduled[request_id])
         for copy in getattr(output, "kv_cache_block_copies", None) or ():
             self._reused.add(copy.dst_block_id)
         return ends
 
-    def _saves(self, request_id: str, end: int) -> list[Save]:
+    def _saves(self, request_id: str, computed: int, end: int, state: Any) -> list[Save]:
+        """What this step completes of a request; `state` is vLLM's own view of the blocks."""
         known = self._known[request_id]
         request = known.request
         saves: list[Save] = []
-        if known.uncached or (known.adapter and not self._name_adapter(known)):
+        if not self._may_save(known):
             return saves
+        tables = None
         for number, group in enumerate(self._groups):
-            if group.kind == GroupKind.STATE:
-                continue  # vLLM hands the blocks of states over one by one: not taken up yet
+            if group.kind == GroupKind.STATE and self._states_handed_over:
+                continue
             keys = self._keys(known, number, end)
             ready = len(keys)
             if self._drafts and end > request.num_prompt_tokens:
                 ready -= 1  # a rejected draft rewrites it
-            blocks = known.blocks[number]
+            at, blocks = known.saved[number], known.blocks[number]
+            if group.kind != GroupKind.FULL and at < ready:
+                # vLLM gives away what left a window, and says so to nobody.
+                if state is not None:
+                    tables = tables or state.get_block_ids(request_id)
+                    blocks = tables[number]
+                else:
+                    at = max(at, computed // group.block_tokens)
             ready = min(ready, len(blocks))
-            at = known.saved[number]
             while at < ready:
-                # Blocks that left a window have no number any more.
                 if not blocks[at]:
                     at += 1
                     continue
                 stop = at
                 while stop < min(ready, at + MAX_BLOCKS) and blocks[stop]:
                     stop += 1
-                saves.append(
-                    Save(
-                        request_id,
-                        Place(number, at, blocks[at:stop]),
-                        keys[at:stop],
-                        keys[at - 1] if at else None,
-                        told=not known.adapter,
-                    )
-                )
+                place = Place(number, at, list(blocks[at:stop]))
+                saves.append(self._save(known, place, keys[:stop]))
                 at = stop
             known.saved[number] = max(known.saved[number], ready)
         return saves
+
+    def _states(self, output: Any, offers: dict[str, list[tuple[int, int, int]]]) -> list[Save]:
+        """The recurrent states that this step leaves behind. Of each, vLLM says after how many
+        tokens it is; the block is the request's until the step is over."""
+        saves: list[Save] = []
+        gone = getattr(output, "preempted_req_ids", None) or ()
+        for request_id, of_request in offers.items():
+            known = self._known.get(request_id)
+            if known is None or request_id in gone or not self._may_save(known):
+                continue
+            for number, block, tokens in of_request:
+                size = self._groups[number].block_tokens
+                if not block or tokens % size or tokens // size <= known.saved[number]:
+                    continue
+                if self._drafts and tokens > known.request.num_prompt_tokens:
+                    continue  # vLLM writes it when it knows which drafts hold, after our save
+                keys = self._keys(known, number, tokens)
+                if len(keys) == tokens // size:
+                    place = Place(number, len(keys) - 1, [block])
+                    saves.append(self._save(known, place, keys))
+        return saves
+
+    def _may_save(self, known: Known) -> bool:
+        return not (known.uncached or (known.adapter and not self._name_adapter(known)))
+
+    def _save(self, known: Known, place: Place, keys: list[bytes]) -> Save:
+        """`keys`: from the first block of the sequence to the last of `place`."""
+        return Save(
+            known.request.request_id,
+            place,
+            keys[place.first :],
+            keys[place.first - 1] if place.first else None,
+            # Groups may have equal keys: only one of them counts the ranks.
+            told=not known.adapter and place.group == self._told,
+        )
 
     # ---- what came of it
 
@@ -471,7 +520,8 @@ class Scheduler:
 
     @property
     def block_tokens(self) -> int:
-        return self._groups[0].block_tokens
+        """Of the blocks that KV events tell of."""
+        return self._groups[self._told].block_tokens
 
     def _load_failed(self, running: Running) -> None:
         known = self._known.get(running.request_id)

@@ -107,6 +107,7 @@ class Worker:
         clock: Callable[[], float] = time.monotonic,
         connect: Callable[..., Any] = WorkerSession,
         events_wanted: bool = False,
+        written_early: bool = False,
     ) -> None:
         self._options = options
         self._stats = stats
@@ -114,6 +115,8 @@ class Worker:
         self._clock = clock
         self._connect = connect
         self._events_wanted = events_wanted
+        # The next step may write into blocks before it asks us: it has to find them read.
+        self._written_early = written_early
         self._link: Link[Any] | None = None
         self._layout: Any = None
         self._streams = Streams()
@@ -167,11 +170,14 @@ class Worker:
 
     def fence(self, meta: StepMeta) -> None:
         """Blocks that get new content from now on: whoever still reads them reads the old one."""
-        if not meta.reused or not self._publishing:
-            return
+        if meta.reused:
+            self._let_read(lambda one: not meta.reused.isdisjoint(one.blocks))
+
+    def _let_read(self, which: Callable[[Publishing], bool]) -> None:
+        """What the stream does from now on is behind the reads of these saves."""
         kept = []
         for one in self._publishing:
-            if meta.reused.isdisjoint(one.blocks):
+            if not which(one):
                 kept.append(one)
             elif one.read is not None and self._enqueued(one):
                 self._streams.wait(one.read)
@@ -272,6 +278,8 @@ class Worker:
         self._finish_within()
         if meta.saves and not self._failed_step:
             self._publish(meta.saves)
+            if self._written_early:
+                self._let_read(lambda one: True)
         self._reap()
 
     def _finish_within(self) -> None:
