@@ -324,6 +324,39 @@ def abort_in_a_load(place: Place) -> None:
         cache.settles()
 
 
+def another_model(place: Place, kind: str) -> None:
+    """A restart with a model of several KV cache groups: all loads run behind the steps."""
+    other = Place(place.folder / kind)
+    if not other.model.exists():
+        import model
+
+        model.write(other.model, kind=kind)
+    with manager(other, kind) as cache:
+        fill(other, cache.socket, f"{kind}.1")
+
+        def run() -> None:
+            vllm = Vllm(other, connector(cache.socket))
+            answers = restored(vllm)
+            wanted = [prompt_blocks(prompt) * BLOCK for prompt in PROMPTS]
+            expect([one["cached"] for one in answers] == wanted, f"not {wanted} tokens: {answers}")
+            same_numbers(answers, reference(other)[1], "a restored prefix")
+            vllm.nothing_is_left()
+            vllm.close()
+
+        in_child(other, f"{kind}.2", run)
+        cache.settles()
+
+
+@case
+def sliding_window(place: Place) -> None:
+    another_model(place, "window")
+
+
+@case
+def recurrent_state(place: Place) -> None:
+    another_model(place, "state")
+
+
 def main() -> int:
     place = Place(Path(sys.argv[1]).absolute())
     wanted = sys.argv[2:]
