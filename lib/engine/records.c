@@ -49,6 +49,14 @@ int oki_record_reserve(struct okv_op *op, uint32_t request_bytes, uint32_t reply
 		goto unlock;
 	}
 	uint32_t index = e->free_records[e->free_count - 1];
+	if (!oki_channel_use(&e->channel, OKI_CHANNEL_REQUESTS, op->extent + bytes) ||
+	    !oki_channel_use(&e->channel, OKI_CHANNEL_RECORDS,
+			     (index + 1) * (uint32_t)sizeof(struct okw_record))) {
+		oki_extent_free(&e->area, op->extent);
+		rc = oki_fail(err, OKV_E_NOMEM, OKV_STAGE_REQUEST,
+			      "no memory for a request of %u bytes", bytes);
+		goto unlock;
+	}
 	struct okw_record *record = &e->channel.control->records[index];
 	uint64_t tag = oki_tag_load(record);
 	if (!oki_move(record, &tag, OKW_RESERVED, OKI_MOVER_ENGINE)) {

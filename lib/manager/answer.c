@@ -167,7 +167,7 @@ static bool take_permit(const struct request_ctx *a, struct oki_mgr_device *devi
 
 	if (oki_mgr_permit_take(permits, device))
 		return true;
-	for (uint32_t i = 0; i < OKW_RECORDS && !atomic_load(&s->lost); i++)
+	for (uint32_t i = 0; i < s->served && !atomic_load(&s->lost); i++)
 		if (s->ops[i].phase == OKI_MGR_GRANTED && s->ops[i].permit)
 			oki_mgr_op_advance(s, i, oki_now_ns());
 	return !atomic_load(&s->lost) && oki_mgr_permit_take(permits, device);

@@ -341,7 +341,7 @@ static void end_sessions(struct okv_manager *m)
 	for (uint32_t k = 0; k < n; k++) {
 		struct oki_mgr_session *s = list[k];
 		pthread_mutex_lock(&s->lock);
-		for (uint32_t i = 0; i < OKW_RECORDS && s->open; i++)
+		for (uint32_t i = 0; i < s->served && s->open; i++)
 			if (s->ops[i].phase == OKI_MGR_GRANTED)
 				oki_mgr_quarantine(s, i, "the Manager ends while it is active");
 		pthread_mutex_unlock(&s->lock);

@@ -106,6 +106,8 @@ static void serve_record(struct oki_mgr_session *s, uint32_t i, uint8_t *scratch
 {
 	uint64_t tag = oki_tag_load(oki_mgr_record(s, i));
 
+	if (i >= s->served)
+		s->served = i + 1;
 	if (OKI_TAG_STATE(tag) == OKW_SUBMITTED)
 		take_request(s, i, tag, scratch);
 	else

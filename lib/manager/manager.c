@@ -309,7 +309,7 @@ static void count_session(struct oki_mgr_session *s, struct okv_manager_status *
 		st->sessions_retained++;
 	for (uint32_t b = 0; b < OKI_MGR_BINDINGS && !atomic_load(&s->lost); b++)
 		st->bindings += s->bindings[b].id != 0;
-	for (uint32_t i = 0; i < OKW_RECORDS && s->open; i++) {
+	for (uint32_t i = 0; i < s->served && s->open; i++) {
 		if (s->ops[i].phase == OKI_MGR_WAITING)
 			st->ops_preparing++;
 		if (s->ops[i].phase != OKI_MGR_GRANTED)

@@ -158,6 +158,7 @@ struct oki_mgr_session {
 	uint32_t waiting_first;	      /* list of records that wait for the plan bank, in order */
 	uint32_t waiting_last;
 	uint32_t cursor;      /* the record served last */
+	uint32_t served;      /* only records below this ever left OKI_MGR_IDLE */
 	uint64_t *namespaces; /* one bit per namespace id opened here */
 	uint32_t namespace_words;
 	struct oki_mgr_binding bindings[OKI_MGR_BINDINGS];
@@ -301,6 +302,17 @@ void oki_mgr_session_sweep(struct oki_mgr_session *s);
  * quarantined. */
 void oki_mgr_session_leave_table(struct oki_mgr_session *s);
 
+/* [locked] Records below this may be in use, as far as we and the engine know. */
+static inline uint32_t oki_mgr_records(const struct oki_mgr_session *s)
+{
+	uint32_t hint =
+		atomic_load_explicit(&s->channel.control->records_used, memory_order_relaxed);
+
+	if (hint > OKW_RECORDS)
+		hint = OKW_RECORDS;
+	return hint > s->served ? hint : s->served;
+}
+
 static inline struct okw_record *oki_mgr_record(const struct oki_mgr_session *s, uint32_t i)
 {
 	return &s->channel.control->records[i];
@@ -346,13 +358,18 @@ void oki_mgr_answer(struct oki_mgr_session *s, uint32_t i, uint64_t tag, uint32_
 /* Parts and bytes of a plan of this many blocks. */
 void oki_mgr_plan_size(const struct okv_manager *m, uint64_t blocks, uint32_t *ret_parts,
 		       uint64_t *ret_bytes);
+/* Grant the operation that waits longest; there is one. OKV_E_AGAIN: no space in the plan bank;
+ * OKV_E_NOMEM. */
+int oki_mgr_grant_first(struct oki_mgr_session *s);
+void oki_mgr_waiting_remove(struct oki_mgr_session *s, uint32_t i);
+/* Read how many parts the engine consumed and offer the parts that fit now. */
+void oki_mgr_offer_more(struct oki_mgr_session *s, uint32_t i);
+
+/* waiting.c [locked] */
 /* The operation is installed: grant it, or let it wait for space in the plan bank. */
 void oki_mgr_grant(struct oki_mgr_session *s, uint32_t i);
 /* Grant waiting operations, in order, while the plan bank has space. */
 void oki_mgr_grant_waiting(struct oki_mgr_session *s);
-void oki_mgr_waiting_remove(struct oki_mgr_session *s, uint32_t i);
-/* Read how many parts the engine consumed and offer the parts that fit now. */
-void oki_mgr_offer_more(struct oki_mgr_session *s, uint32_t i);
 
 /* grant_release.c [locked] */
 /* Write the result of a record and announce it as Done. reply may be NULL. more_bytes were written

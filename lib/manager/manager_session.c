@@ -236,7 +236,7 @@ static void end_all(struct oki_mgr_session *s, int status, const char *why)
 	struct okv_manager *m = s->manager;
 	uint64_t now = oki_now_ns();
 
-	for (uint32_t i = 0; i < OKW_RECORDS; i++)
+	for (uint32_t i = 0, n = oki_mgr_records(s); i < n; i++)
 		end_record(s, i, status, why, now);
 	oki_index_session_end(m->index, s->slot);
 	/* Hang up last: a peer that sees the hang-up finds records that no longer change. */

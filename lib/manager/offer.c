@@ -100,27 +100,39 @@ static bool offer(struct oki_mgr_session *s, uint32_t i)
 	return true;
 }
 
+/* 0, OKV_E_AGAIN: no gap of the bank is long enough now, or OKV_E_NOMEM. */
+static int take_extent(struct oki_mgr_session *s, uint32_t bytes, uint32_t *ret_offset)
+{
+	if (!oki_extent_alloc(&s->bank, bytes, ret_offset))
+		return OKV_E_AGAIN;
+	if (oki_channel_use(&s->channel, OKI_CHANNEL_BANK, *ret_offset + bytes))
+		return 0;
+	oki_extent_free(&s->bank, *ret_offset);
+	return OKV_E_NOMEM;
+}
+
 /*
  * One extent is enough for an operation to progress. With a second one, part N + 1 is ready while
  * part N is copied. The operation keeps both until its last part is consumed. So a granted
  * operation never waits for the bank, and two operations cannot wait for each other.
  */
-static bool take_extents(struct oki_mgr_session *s, struct oki_mgr_op *op)
+static int take_extents(struct oki_mgr_session *s, struct oki_mgr_op *op)
 {
 	uint64_t entries = op->block_count;
 
 	if (!op->reply.part_total)
-		return true;
+		return 0;
 	if (entries > s->manager->part_entries)
 		entries = s->manager->part_entries;
 	uint32_t bytes =
 		(uint32_t)(sizeof(struct okw_plan_head) + entries * sizeof(struct okw_plan_entry));
-	if (!oki_extent_alloc(&s->bank, bytes, &op->slots[0]))
-		return false;
+	int rc = take_extent(s, bytes, &op->slots[0]);
+	if (rc)
+		return rc;
 	op->slot_count = 1;
-	if (op->reply.part_total > 1 && oki_extent_alloc(&s->bank, bytes, &op->slots[1]))
+	if (op->reply.part_total > 1 && take_extent(s, bytes, &op->slots[1]) == 0)
 		op->slot_count = 2;
-	return true;
+	return 0;
 }
 
 static void grant_now(struct oki_mgr_session *s, uint32_t i)
@@ -147,16 +159,6 @@ static void grant_now(struct oki_mgr_session *s, uint32_t i)
 	oki_mgr_wake_retire(m);
 }
 
-static void waiting_append(struct oki_mgr_session *s, uint32_t i)
-{
-	s->ops[i].next_waiting = OKI_MGR_NONE;
-	if (s->waiting_last == OKI_MGR_NONE)
-		s->waiting_first = i;
-	else
-		s->ops[s->waiting_last].next_waiting = i;
-	s->waiting_last = i;
-}
-
 void oki_mgr_waiting_remove(struct oki_mgr_session *s, uint32_t i)
 {
 	uint32_t before = OKI_MGR_NONE;
@@ -176,27 +178,19 @@ void oki_mgr_waiting_remove(struct oki_mgr_session *s, uint32_t i)
 	}
 }
 
-void oki_mgr_grant(struct oki_mgr_session *s, uint32_t i)
+int oki_mgr_grant_first(struct oki_mgr_session *s)
 {
-	waiting_append(s, i);
-	oki_mgr_grant_waiting(s);
-	if (s->ops[i].phase == OKI_MGR_WAITING)
-		oki_mgr_wake_retire(s->manager);
-}
+	uint32_t i = s->waiting_first;
+	int rc = take_extents(s, &s->ops[i]);
 
-void oki_mgr_grant_waiting(struct oki_mgr_session *s)
-{
-	while (s->waiting_first != OKI_MGR_NONE && !atomic_load(&s->lost)) {
-		uint32_t i = s->waiting_first;
-
-		if (!take_extents(s, &s->ops[i]))
-			return;
-		/* Remove it only once granted: if the session fails in grant_now(), the sweep must
-		 * find it in the list. */
-		grant_now(s, i);
-		if (!atomic_load(&s->lost))
-			oki_mgr_waiting_remove(s, i);
-	}
+	if (rc)
+		return rc;
+	/* Remove it only once granted: if the session fails in grant_now(), the sweep must find it
+	 * in the list. */
+	grant_now(s, i);
+	if (!atomic_load(&s->lost))
+		oki_mgr_waiting_remove(s, i);
+	return 0;
 }
 
 void oki_mgr_offer_more(struct oki_mgr_session *s, uint32_t i)

@@ -63,7 +63,7 @@ static bool reread_live(struct oki_mgr_session *s, uint64_t now_ns)
 	struct okw_control *control = s->channel.control;
 	bool used = false;
 
-	for (uint32_t i = 0; i < OKW_RECORDS && !atomic_load(&s->lost); i++) {
+	for (uint32_t i = 0, n = oki_mgr_records(s); i < n && !atomic_load(&s->lost); i++) {
 		uint32_t state = OKI_TAG_STATE(oki_tag_load(&control->records[i]));
 		if (state == OKW_FREE && s->ops[i].phase == OKI_MGR_IDLE)
 			continue;
@@ -87,7 +87,7 @@ static bool reread_lost(struct oki_mgr_session *s, uint64_t now_ns)
 	if (!s->open)
 		return false;
 	bool dead = oki_mgr_session_dead(s);
-	for (uint32_t i = 0; i < OKW_RECORDS; i++) {
+	for (uint32_t i = 0; i < s->served; i++) {
 		if (s->ops[i].phase != OKI_MGR_GRANTED)
 			continue;
 		oki_mgr_op_advance(s, i, now_ns);

@@ -11,6 +11,9 @@
 #include "base/error.h"
 #include "base/fd.h"
 
+#define RECORD ((uint32_t)sizeof(struct okw_record))
+#define USE_GRAIN 16384u /* few calls, and little more than what is used */
+
 static const struct oki_channel empty = {
 	.request_fd = -1, .control_fd = -1, .engine_doorbell = -1, .manager_doorbell = -1};
 
@@ -36,6 +39,29 @@ static int map_both(struct oki_channel *c, struct okv_error *err)
 	return 0;
 }
 
+bool oki_channel_use(struct oki_channel *channel, enum oki_channel_part part, uint32_t end)
+{
+	struct okw_control *control = channel->control;
+	uint8_t *starts[OKI_CHANNEL_PARTS] = {(uint8_t *)control->records, channel->requests,
+					      control->bank};
+	static const uint32_t sizes[OKI_CHANNEL_PARTS] = {
+		sizeof(control->records), OKW_REQUEST_AREA_BYTES, sizeof(control->bank)};
+	uint32_t used = channel->used[part];
+
+	if (end <= used)
+		return true;
+	uint32_t more = (end - used + USE_GRAIN - 1) / USE_GRAIN * USE_GRAIN;
+	if (more > sizes[part] - used)
+		more = sizes[part] - used;
+	if (!oki_shm_allocate(starts[part] + used, more))
+		return false;
+	channel->used[part] = used + more;
+	if (part == OKI_CHANNEL_RECORDS)
+		atomic_store_explicit(&control->records_used, (used + more + RECORD - 1) / RECORD,
+				      memory_order_relaxed);
+	return true;
+}
+
 int oki_channel_create(struct oki_channel *channel, uint64_t epoch, uint64_t token, uint32_t slot,
 		       struct okv_error *err)
 {
@@ -49,6 +75,8 @@ int oki_channel_create(struct oki_channel *channel, uint64_t epoch, uint64_t tok
 		rc = new_bell(&c.manager_doorbell, err);
 	if (!rc)
 		rc = map_both(&c, err);
+	if (!rc && !oki_shm_allocate(c.control, offsetof(struct okw_control, records)))
+		rc = oki_fail(err, OKV_E_NOMEM, OKV_STAGE_CONNECT, "no memory for a session");
 	if (rc) {
 		oki_channel_fini(&c);
 		return rc;

@@ -8,6 +8,14 @@
 #include "wire/shm.h"
 #include "wire/wire.h"
 
+/* What takes memory as far as it is used. */
+enum oki_channel_part {
+	OKI_CHANNEL_RECORDS,  /* [E] */
+	OKI_CHANNEL_REQUESTS, /* [E] with the replies */
+	OKI_CHANNEL_BANK,     /* [M] */
+	OKI_CHANNEL_PARTS
+};
+
 struct oki_channel {
 	struct okw_control *control;
 	uint8_t *requests; /* OKW_REQUEST_AREA_BYTES */
@@ -15,8 +23,9 @@ struct oki_channel {
 	struct oki_shm request_shm;
 	int request_fd; /* owned by the creator until sent; -1 in the importer */
 	int control_fd;
-	int engine_doorbell;  /* eventfd M→E; each side owns its descriptor */
-	int manager_doorbell; /* eventfd E→M */
+	int engine_doorbell;		  /* eventfd M→E; each side owns its descriptor */
+	int manager_doorbell;		  /* eventfd E→M */
+	uint32_t used[OKI_CHANNEL_PARTS]; /* bytes from its start that this side took memory for */
 };
 
 /* [M] Create everything for a new session. */
@@ -27,6 +36,11 @@ int oki_channel_import(struct oki_channel *channel, int fds[4], const struct okw
 		       struct okv_error *err);
 /* [M] Call after the welcome: the memfds are mapped, so close their descriptors. */
 void oki_channel_sent(struct oki_channel *channel);
+/*
+ * Before this side writes into [0, end) of a part; bytes, of the records too. Once memory is taken
+ * it stays until the session ends. False: there is none. Not thread-safe.
+ */
+bool oki_channel_use(struct oki_channel *channel, enum oki_channel_part part, uint32_t end);
 /* Unmap and close; a partly made channel is allowed. */
 void oki_channel_fini(struct oki_channel *channel);
 

@@ -17,6 +17,11 @@
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define PAGE_BYTES 4096u
 #define SHM_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 struct mapping {
@@ -75,13 +80,16 @@ int oki_shm_seal(int fd)
 	return fcntl(fd, F_ADD_SEALS, SHM_SEALS);
 }
 
-static int allocate(int fd, uint64_t bytes)
+bool oki_shm_allocate(void *at, uint64_t bytes)
 {
+	uintptr_t first = (uintptr_t)at / PAGE_BYTES * PAGE_BYTES;
 	int rc;
+
 	do
-		rc = fallocate(fd, 0, 0, (off_t)bytes);
+		rc = madvise((uint8_t *)at - ((uintptr_t)at - first), (uintptr_t)at - first + bytes,
+			     MADV_POPULATE_WRITE);
 	while (rc < 0 && errno == EINTR);
-	return rc;
+	return rc == 0 || errno == EINVAL;
 }
 
 int oki_shm_create(const char *name, uint64_t bytes, int *ret_fd, struct okv_error *err)
@@ -92,11 +100,9 @@ int oki_shm_create(const char *name, uint64_t bytes, int *ret_fd, struct okv_err
 	OKI_FD fd = oki_shm_memfd(name, 0);
 	if (fd < 0)
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, errno, "memfd %s", name);
-	/* Allocate now, so that a lack of memory fails here and not as SIGBUS on the first
-	 * write. */
-	if (allocate(fd, bytes) < 0)
+	if (ftruncate(fd, (off_t)bytes) < 0)
 		return oki_fail_os(err, OKV_E_NOMEM, OKV_STAGE_NONE, errno,
-				   "allocating %" PRIu64 " bytes of %s", bytes, name);
+				   "%" PRIu64 " bytes of %s", bytes, name);
 	if (oki_shm_seal(fd) < 0)
 		return oki_fail_os(err, OKV_E_UNSUPPORTED, OKV_STAGE_NONE, errno, "sealing %s",
 				   name);

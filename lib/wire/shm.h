@@ -24,9 +24,15 @@ int oki_shm_memfd(const char *name, unsigned more_flags);
 /* Seal against shrinking, growing and further seals. -1 and errno when that fails. */
 int oki_shm_seal(int fd);
 
-/* A memfd of this size, zeroed, allocated, sealed against shrinking, growing and further seals.
- * Owned fd. */
+/* A memfd of this size, zeroed, sealed against shrinking, growing and further seals. It takes
+ * memory for the pages that are used: see oki_shm_allocate(). Owned fd. */
 int oki_shm_create(const char *name, uint64_t bytes, int *ret_fd, struct okv_error *err);
+/*
+ * Take memory for the pages of a mapping that hold [at, at + bytes), so that a lack of memory is
+ * found here and is no SIGBUS at the first write. False: there is none. Linux before 5.14 cannot
+ * say: then true.
+ */
+bool oki_shm_allocate(void *at, uint64_t bytes);
 
 /*
  * Map a file after proving size and seals with fstat and F_GET_SEALS. expect_inode 0: any.

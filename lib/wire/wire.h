@@ -118,12 +118,15 @@ static_assert(offsetof(struct okw_doorbell, asleep) == 128, "doorbell layout");
 
 /* The grant memfd. Created by M, mapped by both. */
 struct okw_control {
-	uint32_t magic; /* M, before the fd is sent; this cache line never changes after */
+	uint32_t magic; /* M, before the fd is sent; up to slot nothing changes after */
 	uint32_t bytes;
 	uint64_t epoch;
 	uint64_t token;
 	uint32_t slot;
-	uint32_t reserved0[9];
+	/* E, before Submitted: records below this may be in use. Only a hint for whoever reads
+	 * them all: reading takes memory for pages that were never written. */
+	_Atomic uint32_t records_used;
+	uint32_t reserved0[8];
 	struct okw_doorbell submit; /* E rings, M's dispatcher listens: Submitted, cancel */
 	struct okw_doorbell
 		retire; /* E rings, M's retire loop listens: consumed, Drained, releases */
@@ -135,6 +138,7 @@ struct okw_control {
 static_assert(offsetof(struct okw_control, submit) == 64, "control layout");
 static_assert(offsetof(struct okw_control, records) % 64 == 0, "control layout");
 static_assert(offsetof(struct okw_control, token) == 16, "control layout");
+static_assert(offsetof(struct okw_control, records_used) == 28, "control layout");
 static_assert(offsetof(struct okw_control, retire) == 320, "control layout");
 static_assert(offsetof(struct okw_control, engine) == 576, "control layout");
 static_assert(offsetof(struct okw_control, lease_release) == 832, "control layout");
@@ -142,7 +146,7 @@ static_assert(offsetof(struct okw_control, records) == 1344, "control layout");
 static_assert(offsetof(struct okw_control, bank) == 197952, "control layout");
 static_assert(sizeof(struct okw_control) == 1246528, "control size");
 #define OKW_CONTROL_BYTES ((sizeof(struct okw_control) + 4095u) & ~4095u)
-/* Shared control memory of one session: control and request area. */
+/* Shared control memory of one session at most: control and request area. */
 #define OKW_SESSION_BYTES (OKW_CONTROL_BYTES + OKW_REQUEST_AREA_BYTES)
 static_assert(OKW_SESSION_BYTES < 5500000u, "control memory per session");
 

@@ -113,7 +113,7 @@ CALL(int, memfd_create, EMFILE, -1, (const char *name, unsigned flags), (name, f
 CALL(void *, mmap64, ENOMEM, MAP_FAILED,
      (void *at, size_t n, int prot, int flags, int fd, off64_t o), (at, n, prot, flags, fd, o))
 CALL(int, ftruncate64, ENOSPC, -1, (int fd, off64_t n), (fd, n))
-CALL(int, fallocate64, ENOSPC, -1, (int fd, int mode, off64_t o, off64_t n), (fd, mode, o, n))
+CALL(int, madvise, ENOMEM, -1, (void *at, size_t n, int advice), (at, n, advice))
 CALL(int, fstat64, EIO, -1, (int fd, struct stat64 *st), (fd, st))
 CALL(int, fstatat64, EIO, -1, (int dir, const char *path, struct stat64 *st, int flags),
      (dir, path, st, flags))

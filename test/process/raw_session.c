@@ -98,6 +98,8 @@ void raw_open(struct raw *r, const char *socket_path)
 		      (int)m.body_bytes, (const char *)m.body);
 	memcpy(&r->welcome, m.body, sizeof(r->welcome));
 	kv_ok(oki_channel_import(&r->channel, m.fds, &r->welcome, kv_err));
+	ck_assert(oki_channel_use(&r->channel, OKI_CHANNEL_RECORDS,
+				  sizeof(r->channel.control->records)));
 	oki_message_fini(&m);
 }
 

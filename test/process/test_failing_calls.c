@@ -23,15 +23,16 @@
 #define MOST_POINTS 1000u
 
 static const char *const manager_calls[] = {
-	"memfd_create", "mmap64", "ftruncate64",    "fallocate64", "fstat64",	 "fstatat64",
-	"socket",	"bind",	  "listen",	    "accept4",	   "sendmsg",	 "recvmsg",
-	"poll",		"flock",  "epoll_create1",  "epoll_ctl",   "epoll_wait", "eventfd",
-	"getsockopt",	"open64", "getrandom",	    "fchmodat",	   "renameat",	 "unlinkat",
-	"fcntl64",	"malloc", "pthread_create", "calloc",	   "realloc",
+	"memfd_create", "mmap64", "ftruncate64",    "madvise",	 "fstat64",    "fstatat64",
+	"socket",	"bind",	  "listen",	    "accept4",	 "sendmsg",    "recvmsg",
+	"poll",		"flock",  "epoll_create1",  "epoll_ctl", "epoll_wait", "eventfd",
+	"getsockopt",	"open64", "getrandom",	    "fchmodat",	 "renameat",   "unlinkat",
+	"fcntl64",	"malloc", "pthread_create", "calloc",	 "realloc",
 };
 static const char *const library_calls[] = {
-	"mmap64",  "eventfd", "socket",	    "connect",	      "sendmsg", "recvmsg", "poll",
-	"fstat64", "fcntl64", "getsockopt", "pthread_create", "malloc",	 "calloc",  "realloc",
+	"mmap64",     "madvise",	"eventfd", "socket",  "connect",
+	"sendmsg",    "recvmsg",	"poll",	   "fstat64", "fcntl64",
+	"getsockopt", "pthread_create", "malloc",  "calloc",  "realloc",
 };
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 static const char *const modes[] = {"once", "on"};

@@ -187,6 +187,8 @@ static inline int fake_hello(struct fake *e, uint32_t flags)
 		memcpy(&e->welcome, m.body, sizeof(e->welcome));
 		int rc = oki_channel_import(&e->channel, m.fds, &e->welcome, &err);
 		ck_assert_msg(rc == 0, "%s", err.text);
+		ck_assert(oki_channel_use(&e->channel, OKI_CHANNEL_RECORDS,
+					  sizeof(e->channel.control->records)));
 	}
 	oki_message_fini(&m);
 	return status;

@@ -49,13 +49,13 @@ static void refused(int fd, uint64_t bytes, uint64_t inode, bool read_only, int 
 	ck_assert_int_eq(oki_shm_get(fd, bytes, inode, read_only, &shm, NULL), status);
 }
 
-START_TEST(create_is_sealed_zeroed_and_allocated)
+START_TEST(create_is_sealed_zeroed_and_takes_no_memory_yet)
 {
 	int fd = created(5000);
 	struct stat st;
 	ck_assert_int_eq(fstat(fd, &st), 0);
 	ck_assert_int_eq(st.st_size, 5000);
-	ck_assert_int_ge(st.st_blocks * 512, 5000);
+	ck_assert_int_eq(st.st_blocks, 0);
 	ck_assert_int_eq(fcntl(fd, F_GET_SEALS) & ALL_SEALS, ALL_SEALS);
 	ck_assert_int_ne(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
 	ck_assert_int_eq(ftruncate(fd, 4096), -1);
@@ -66,6 +66,24 @@ START_TEST(create_is_sealed_zeroed_and_allocated)
 	for (size_t i = 0; i < 5000; i++)
 		ck_assert_uint_eq(shm.base[i], 0);
 	oki_shm_put(&shm);
+	close(fd);
+}
+END_TEST
+
+START_TEST(allocate_takes_memory_for_the_pages_it_is_asked_for)
+{
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	int fd = created(8 * page);
+	struct oki_shm shm;
+	struct stat st;
+	ck_assert_int_eq(oki_shm_get(fd, 8 * page, 0, false, &shm, NULL), 0);
+	ck_assert(oki_shm_allocate(shm.base + page + 100, page));
+	ck_assert_int_eq(fstat(fd, &st), 0);
+	ck_assert_uint_eq((uint64_t)st.st_blocks * 512, 2 * page);
+	/* Nothing is mapped there. */
+	uint8_t *gone = shm.base;
+	oki_shm_put(&shm);
+	ck_assert(!oki_shm_allocate(gone, page));
 	close(fd);
 }
 END_TEST
@@ -238,7 +256,8 @@ int main(void)
 {
 	Suite *suite = suite_create("shm");
 	TCase *tc = tcase_create("shm");
-	tcase_add_test(tc, create_is_sealed_zeroed_and_allocated);
+	tcase_add_test(tc, create_is_sealed_zeroed_and_takes_no_memory_yet);
+	tcase_add_test(tc, allocate_takes_memory_for_the_pages_it_is_asked_for);
 	tcase_add_test(tc, create_refuses_impossible_sizes);
 	tcase_add_test(tc, one_mapping_per_file_and_rights);
 	tcase_add_test(tc, different_files_are_different_mappings);
