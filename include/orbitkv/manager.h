@@ -54,8 +54,8 @@ struct okv_manager_options {
 	uint32_t reserve_percent;
 	uint32_t session_percent;
 	uint32_t restore_permits; /* running restores of one device; 1 or more, default 128 */
-	/* Sessions that are connected or retained (see okv_manager_status); 1 to 64, default 64.
-	 * An embedded Manager has 1. */
+	/* Sessions that are connected or retained (see okv_manager_status); 1 to 1,024, the
+	 * default. An embedded Manager has 1. */
 	uint32_t max_sessions;
 	uint32_t part_bytes;	       /* largest plan part; at most 256 KiB, the default */
 	uint64_t operation_plan_bytes; /* largest plan of one operation; default 32 MiB */
@@ -75,8 +75,9 @@ OKV_EXPORT void okv_manager_options_init(struct okv_manager_options *opts);
  *
  * Owns     copies opts. Returns an owned handle; release it with okv_manager_destroy().
  * Errors   OKV_E_BUDGET: the host, the cgroup or the pool of huge pages cannot hold memory_bytes
- *          and the control memory of max_sessions (about 6 MiB each). The error text has the bytes
- *          requested, available, the limit, and what would fit. Nothing was allocated.
+ *          and the control memory of max_sessions: about 6 MiB for each of up to 64, which
+ *          1,024 idle ones take. The error text has the bytes requested, available, the limit,
+ *          and what would fit. Nothing was allocated.
  *          OKV_E_INVAL (an option, or an impossible NUMA node), OKV_E_NOMEM, OKV_E_UNSUPPORTED:
  *          the system lacks something, or this process was forked from one that had a Manager.
  * Blocks   while memory is touched.   Threads any.
@@ -175,7 +176,7 @@ struct okv_manager_status {
 	uint64_t ops_reaped;	/* transfers that drained and were reaped */
 	uint64_t ops_revoked;	/* grants that were revoked before a claim */
 	uint64_t ops_refused;	/* without a grant, with an error */
-	uint64_t control_bytes; /* shared memory of one session beside the arenas; constant */
+	uint64_t control_bytes; /* most shared memory of one session beside the arenas; constant */
 	uint64_t wakeups;	/* times that a thread of the Manager woke from sleep */
 };
 

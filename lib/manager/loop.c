@@ -79,50 +79,49 @@ static bool watches(const struct oki_mgr_loop *loop, const struct oki_mgr_sessio
 	return loop->retires || (s->dispatcher == loop->index && !atomic_load(&s->lost));
 }
 
-static bool listed(struct oki_mgr_session *const *list, uint32_t count,
-		   const struct oki_mgr_session *s)
+/* Watch a session that is new in the list. */
+static void watch_session(struct oki_mgr_loop *loop, const struct oki_mgr_session *s)
 {
-	for (uint32_t k = 0; k < count; k++)
-		if (list[k] == s)
-			return true;
-	return false;
+	if (!watch(loop->epoll, s->channel.manager_doorbell))
+		return;
+	oki_log(&loop->manager->log, OKV_LOG_ERROR,
+		"session %u: cannot watch its doorbell; it is polled instead: %s", s->slot,
+		strerror(errno));
+	loop->unwatched = true;
 }
 
 void oki_mgr_loop_refresh(struct oki_mgr_loop *loop)
 {
 	struct okv_manager *m = loop->manager;
-	struct oki_mgr_session *all[OKW_MAX_SESSIONS], *next[OKW_MAX_SESSIONS];
+	struct oki_mgr_session *all[OKW_MAX_SESSIONS], *had[OKW_MAX_SESSIONS] = {NULL};
 	uint32_t count = 0;
 
 	if (atomic_load(&m->version) == loop->version)
 		return;
+	for (uint32_t k = 0; k < loop->count; k++)
+		had[loop->sessions[k]->slot] = loop->sessions[k];
 	uint32_t n = oki_mgr_sessions_list(m, all, &loop->version);
 	for (uint32_t k = 0; k < n; k++) {
-		if (watches(loop, all[k]))
-			next[count++] = all[k];
-		else
-			oki_mgr_session_put(all[k]);
-	}
-	for (uint32_t k = 0; k < count; k++)
-		if (!listed(loop->sessions, loop->count, next[k]) &&
-		    watch(loop->epoll, next[k]->channel.manager_doorbell)) {
-			oki_log(&m->log, OKV_LOG_ERROR,
-				"session %u: cannot watch its doorbell; it is polled instead: %s",
-				next[k]->slot, strerror(errno));
-			loop->unwatched = true;
+		struct oki_mgr_session *s = all[k];
+		if (!watches(loop, s)) {
+			oki_mgr_session_put(s);
+			continue;
 		}
-	/* A lost peer must not wake threads any more. Its records are re-read at intervals. */
-	for (uint32_t k = 0; k < count; k++)
-		if (atomic_load(&next[k]->lost))
-			epoll_ctl(loop->epoll, EPOLL_CTL_DEL, next[k]->channel.manager_doorbell,
-				  NULL);
-	for (uint32_t k = 0; k < loop->count; k++) {
-		if (listed(next, count, loop->sessions[k]))
-			oki_mgr_session_put(loop->sessions[k]);
-		else
-			forget(loop, loop->sessions[k]);
+		if (had[s->slot] == s) {
+			had[s->slot] = NULL;
+			oki_mgr_session_put(s); /* the list has its reference */
+		} else {
+			watch_session(loop, s);
+		}
+		/* A lost peer must not wake threads any more. Its records are re-read at
+		 * intervals. */
+		if (atomic_load(&s->lost))
+			epoll_ctl(loop->epoll, EPOLL_CTL_DEL, s->channel.manager_doorbell, NULL);
+		loop->sessions[count++] = s;
 	}
-	memcpy(loop->sessions, next, count * sizeof(next[0]));
+	for (uint32_t slot = 0; slot < OKW_MAX_SESSIONS; slot++)
+		if (had[slot])
+			forget(loop, had[slot]);
 	loop->count = count;
 }
 

@@ -21,9 +21,11 @@
 #include "grant/state.h"
 
 /*
- * Memory of one session: the shared memory, the private half of its records, and 256 KiB for its
- * leases and for kernel objects. An idle session uses 160 KiB of the 256 (measured).
+ * Most memory of one session: the shared memory, the private half of its records, and 256 KiB for
+ * its leases and for kernel objects. Memory is taken as it is used, and an idle session uses less
+ * than a sixteenth, so room for BUSY_SESSIONS of them is room for OKW_MAX_SESSIONS idle ones.
  */
+#define BUSY_SESSIONS (OKW_MAX_SESSIONS / 16u)
 #define SESSION_BYTES (OKW_SESSION_BYTES + sizeof(struct oki_mgr_session) + (256u << 10))
 #define PART_MIN_BYTES (sizeof(struct okw_plan_head) + sizeof(struct okw_plan_entry))
 
@@ -142,7 +144,7 @@ static int init_memory(struct okv_manager *m, struct okv_error *err)
 		.shard_bytes = o->shard_bytes,
 		.numa = o->numa,
 		.huge_pages = o->flags & OKV_MANAGER_HUGE_PAGES,
-		.sessions = o->max_sessions,
+		.sessions = o->max_sessions < BUSY_SESSIONS ? o->max_sessions : BUSY_SESSIONS,
 		.session_bytes = SESSION_BYTES,
 		.touch_threads = o->touch_threads,
 		.progress = o->progress,

@@ -27,7 +27,7 @@
 #define OKW_MAX_BLOCKS 4096u	/* of one stretch */
 #define OKW_MAX_STRETCHES 1024u /* of one publish or restore */
 #define OKW_MAX_OPERATION_BLOCKS (OKW_MAX_GROUPS * OKW_MAX_BLOCKS)
-#define OKW_MAX_SESSIONS 64u
+#define OKW_MAX_SESSIONS 1024u
 #define OKW_MAX_ARENAS 64u /* what one importer accepts */
 #define OKW_MAX_SHARDS 48u /* what a Manager creates, leaving room for replacements */
 

@@ -257,7 +257,7 @@ START_TEST(bad_options_are_named_and_exit_with_2)
 		{"--lease-ttl", "4000001", "lease-ttl", "seconds"},
 		{"--reserve-percent", "0", "reserve-percent", "1 to 100"},
 		{"--session-percent", "101", "session-percent", "1 to 100"},
-		{"--max-sessions", "65", "max-sessions", "1 to 64"},
+		{"--max-sessions", "1025", "max-sessions", "1 to 1024"},
 		{"--spin-us", "1000001", "spin-us", "0 to 1000000"},
 		{"--allow-uid", "4294967295", "allow-uid", "0 to 4294967294"},
 		{"--numa", "4096", "numa", "up to 4095"},

@@ -278,19 +278,23 @@ END_TEST
 
 /* ---- limits ---- */
 
+#define LIMIT 64u
+
+static const char *const few[] = {"--memory", "64M", "--numa", "off", "--max-sessions", "64", NULL};
+
 static bool below_limit(const struct okv_manager_status *s)
 {
-	return s->sessions == OKW_MAX_SESSIONS - 1;
+	return s->sessions == LIMIT - 1;
 }
 
 START_TEST(r10_session_limit_is_a_named_refusal)
 {
 	struct kv_manager m;
-	struct okv_engine *e[OKW_MAX_SESSIONS], *one_more = NULL;
+	struct okv_engine *e[LIMIT], *one_more = NULL;
 	struct okv_error err;
-	kv_manager_start(&m, args);
+	kv_manager_start(&m, few);
 	manager_drain(&m);
-	for (uint32_t i = 0; i < OKW_MAX_SESSIONS; i++)
+	for (uint32_t i = 0; i < LIMIT; i++)
 		e[i] = kv_engine_connect(m.socket_path, 0);
 	uint32_t fds = kv_fd_count(), theirs = process_fds(m.pid);
 	struct okv_engine_options o;
@@ -305,11 +309,11 @@ START_TEST(r10_session_limit_is_a_named_refusal)
 	okv_engine_close(e[17]);
 	kv_manager_wait(&m, below_limit, "a session gone");
 	e[17] = kv_engine_connect(m.socket_path, 0);
-	ck_assert_uint_eq(kv_manager_status(&m).sessions, OKW_MAX_SESSIONS);
+	ck_assert_uint_eq(kv_manager_status(&m).sessions, LIMIT);
 	/* The newcomer's session works, and so does one that was there all the time. */
 	for (int i = 17; i < 19; i++)
 		okv_namespace_close(kv_namespace(e[i], &plain));
-	for (uint32_t i = 0; i < OKW_MAX_SESSIONS; i++)
+	for (uint32_t i = 0; i < LIMIT; i++)
 		okv_engine_close(e[i]);
 	ck_assert_int_eq(kv_manager_kill(&m, SIGTERM), 0);
 	kv_manager_clean(&m);

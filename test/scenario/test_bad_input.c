@@ -86,7 +86,7 @@ static const struct kv_number manager_numbers[] = {
 	KV_NUMBER(struct okv_manager_options, session_percent, 101, OKV_E_INVAL),
 	KV_NUMBER(struct okv_manager_options, restore_permits, 0, OKV_E_INVAL),
 	KV_NUMBER(struct okv_manager_options, max_sessions, 0, OKV_E_INVAL),
-	KV_NUMBER(struct okv_manager_options, max_sessions, 65, OKV_E_INVAL),
+	KV_NUMBER(struct okv_manager_options, max_sessions, 1025, OKV_E_INVAL),
 	KV_NUMBER(struct okv_manager_options, part_bytes, 0, OKV_E_INVAL),
 	KV_NUMBER(struct okv_manager_options, part_bytes, (256u << 10) + 1, OKV_E_INVAL),
 	KV_NUMBER(struct okv_manager_options, operation_plan_bytes, 0, OKV_E_INVAL),

@@ -40,8 +40,8 @@ static const char usage_text[] =
 	"  --lease-ttl SECONDS   leases end when nobody used them for so long; default 600\n"
 	"  --reserve-percent N   share of the memory that all leases may pin; default 75\n"
 	"  --session-percent N   the same for the leases of one engine; default 75\n"
-	"  --max-sessions N  engines at a time, up to 64; each takes 6 MiB of control memory;\n"
-	"                    default 64\n"
+	"  --max-sessions N  engines at a time; default 1024, which is the most. Control memory\n"
+	"                    takes 6 MiB for each, of 64 at most\n"
 	"  --spin-us N       a thread that was busy looks for more work for so long before it "
 	"sleeps;\n"
 	"                    default 50; 0: never\n"
@@ -189,7 +189,7 @@ static bool take_option(struct arguments *args, int id, const char *value)
 	case LEASE_TTL: return parse_ttl(value, &args->options.lease_ttl_ms);
 	case RESERVE_PERCENT: return parse_range(value, 100, &args->options.reserve_percent);
 	case SESSION_PERCENT: return parse_range(value, 100, &args->options.session_percent);
-	case MAX_SESSIONS: return parse_range(value, 64, &args->options.max_sessions);
+	case MAX_SESSIONS: return parse_range(value, 1024, &args->options.max_sessions);
 	case SPIN_US: return parse_spin(value, &args->options.spin_us);
 	case ALLOW_UID: return add_uid(args, value);
 	default: args->json = true; return true;
@@ -205,7 +205,7 @@ static const char *expected(int id)
 	case LEASE_TTL: return "1 to 4000000 seconds";
 	case RESERVE_PERCENT:
 	case SESSION_PERCENT: return "1 to 100";
-	case MAX_SESSIONS: return "1 to 64";
+	case MAX_SESSIONS: return "1 to 1024";
 	case SPIN_US: return "0 to 1000000 microseconds";
 	default: return "a user id from 0 to 4294967294, at most 64 times";
 	}

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -187,6 +188,17 @@ static void say_ready(struct okv_manager *m, const char *socket_path)
 	fflush(stdout);
 }
 
+/* Each session takes up to four descriptors. The soft limit is for programs that use select(). */
+static void use_all_descriptors(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int verb_serve(const char *socket, struct okv_manager_options *options)
 {
 	struct okv_error err;
@@ -195,6 +207,7 @@ int verb_serve(const char *socket, struct okv_manager_options *options)
 	char memory[64];
 
 	start_answering();
+	use_all_descriptors();
 	/* A path that cannot be served is cheaper to learn of before the memory is touched. */
 	if (okv_manager_check_socket(socket, &err))
 		return fail(&err, NULL);

@@ -35,7 +35,7 @@ START_TEST(impossible_options_are_named)
 	ck_assert_int_eq(okv_manager_create(&opts, &m, &err), OKV_E_INVAL);
 	ck_assert_ptr_nonnull(strstr(err.text, "part_bytes"));
 	fixture_options(&opts);
-	opts.max_sessions = 65;
+	opts.max_sessions = 1025;
 	ck_assert_int_eq(okv_manager_create(&opts, &m, &err), OKV_E_INVAL);
 	fixture_options(&opts);
 	opts.allow_uid_count = 1;
