@@ -38,6 +38,16 @@ def no_lease_is_left(socket: Path) -> bool:
     return False
 
 
+def stop(process: Process) -> None:
+    """Stop all of its threads: until then they may answer."""
+    process.send_signal(signal.SIGSTOP)
+    tasks = Path(f"/proc/{process.pid}/task")
+    while any(
+        (task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()
+    ):
+        pass
+
+
 @pytest.mark.parametrize("load", ["sync", "async"])
 def test_a_restarted_engine_gets_the_prefix(manager: tuple[Path, Process], load: str) -> None:
     first = Engine(manager[0])
@@ -235,7 +245,7 @@ def test_a_reset_waits_for_the_manager(manager: tuple[Path, Process]) -> None:
     """The Manager does not answer: what it has is dropped when it does, before it is used."""
     vllm = Engine(manager[0])
     vllm.prefill(Request("a", PROMPT), COLD)
-    manager[1].send_signal(signal.SIGSTOP)
+    stop(manager[1])
     try:
         assert not vllm.scheduler.reset()
         assert vllm.scheduler.matched(Request("b", PROMPT), 0) == (0, False)
@@ -316,6 +326,49 @@ def test_a_manager_that_dies_before_the_load(manager: tuple[Path, Process], load
     vllm.close()
 
 
+def two_loads(vllm: Engine) -> tuple[StepMeta, list[list[int]]]:
+    """Of two requests, behind one step."""
+    places = [list(range(1, 11)), list(range(11, 21))]
+    for name in "ab":
+        vllm.prefill(Request("cold " + name, PROMPT, name=name), [*range(30, 41)])
+    for name, blocks in zip("ab", places):
+        assert vllm.admit(Request(name, PROMPT, name=name), blocks) == (10 * TOKENS, True)
+    return vllm.plan(step()), places
+
+
+def test_a_lease_that_ended_fails_its_own_request_only(manager: tuple[Path, Process]) -> None:
+    vllm = Engine(manager[0], load="async")
+    meta, places = two_loads(vllm)
+    vllm.scheduler._loads[1].found.close()
+    while orbitkv.manager_status(manager[0]).leases > 1:
+        pass
+    received, failed = set(), set()
+    vllm.run(meta)
+    while len(received) < 2:
+        more = vllm.run(StepMeta())
+        received |= more[0]
+        failed |= more[1]
+    assert (received, failed) == ({"a", "b"}, {"a"})
+    assert vllm.layout.wrong(places[1]) == []
+    counted = vllm.stats.take().data
+    assert (counted["loads"], counted["failed_loads"]) == (2, 1)
+    vllm.close()
+
+
+def test_a_lease_of_another_run_is_not_asked_for(manager: tuple[Path, Process]) -> None:
+    """The scheduler found it before the Manager was restarted, and the worker is connected anew."""
+    vllm = Engine(manager[0], load="async")
+    meta, places = two_loads(vllm)
+    meta.loads[0].epoch ^= 1
+    received, failed, _ = vllm.run(meta)
+    for op in vllm.worker.running():
+        assert op.wait(30).blocks == 10
+    more = vllm.run(StepMeta())
+    assert (received | more[0], failed | more[1]) == ({"a", "b"}, {"a"})
+    assert vllm.layout.wrong(places[1]) == []
+    vllm.close()
+
+
 def test_a_manager_that_hangs_is_given_up(
     manager: tuple[Path, Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,7 +380,7 @@ def test_a_manager_that_hangs_is_given_up(
     tokens, behind = vllm.admit(request, WARM)
     assert not behind
     meta = vllm.plan(step({"b": (WARM, tokens, 3)}))
-    manager[1].send_signal(signal.SIGSTOP)
+    stop(manager[1])
     try:
         _, _, blocks = vllm.run(meta)
         assert blocks == set(WARM[:10])

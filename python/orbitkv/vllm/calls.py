@@ -54,6 +54,7 @@ class _Session:
 
     def __init__(self, socket: str | None, **options: Any) -> None:
         self.engine = Engine(socket, connect_timeout=PATIENCE, **options)
+        self.epoch = self.engine.epoch  # which run of the Manager this is
 
     def fileno(self) -> int:
         return self.engine.fileno()

@@ -29,6 +29,7 @@ class Load:
     load_id: int
     request_id: str
     leases: Sequence[bytes]  # one a pipeline stage
+    epoch: int  # the run of the Manager that has the leases
     places: list[Place]
     behind: bool  # vLLM runs other requests meanwhile; False: this step's forward pass needs it
 

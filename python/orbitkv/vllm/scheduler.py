@@ -280,6 +280,7 @@ class Scheduler:
             next(self._load_ids),
             request_id,
             offer.found.ids() if complete else [],
+            offer.found.session.epoch,
             places,
             self._loads_behind(),
         )

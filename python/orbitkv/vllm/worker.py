@@ -207,11 +207,10 @@ class Worker:
         session = self._session()
         usable = []
         for load in meta.loads:
-            if session is None or not load.leases:
+            why = self._why_not(load, session)
+            if why:
                 one = Restoring([load], load.behind, None, session, self._clock())
-                self._failed(
-                    one, "the Manager is away" if session is None else "the lease is short"
-                )
+                self._failed(one, why)
                 self._restoring.append(one)
             else:
                 usable.append(load)
@@ -222,6 +221,14 @@ class Worker:
         if link_all:
             for layer in range(len(self._layout.layers) if self._layout else 0):
                 self._wait_layer(layer)
+
+    @staticmethod
+    def _why_not(load: Load, session: Any) -> str:
+        if session is None:
+            return "the Manager is away"
+        if not load.leases:
+            return "the lease is short"
+        return "" if load.epoch == session.epoch else "the Manager was restarted"
 
     def _start(self, loads: list[Load], behind: bool, session: Any) -> Restoring:
         one = Restoring(loads, behind, None, session, self._clock())
@@ -357,7 +364,10 @@ class Worker:
             if not one.behind:
                 kept.append(one)
             elif one.op is None or one.op.poll() is not None:
-                self._ended(one)
+                alone = self._each_alone(one)
+                kept += alone
+                if not alone:
+                    self._ended(one)
             else:
                 kept.append(one)
                 if now - one.started > PATIENCE:
@@ -365,6 +375,23 @@ class Worker:
         self._restoring = kept
         received, self._received = self._received, set()
         return received
+
+    def _each_alone(self, one: Restoring) -> list[Restoring]:
+        """One lease that has ended fails the whole operation: start again one by one, so that it
+        fails its own request only."""
+        result = None if one.op is None else one.op.poll()
+        if (
+            result is None
+            or not result.status
+            or one.failed
+            or len(one.loads) == 1
+            or one.session is not self._session()
+        ):
+            return []
+        assert one.op is not None
+        one.op.close()
+        self._stats.count("loads", -len(one.loads))
+        return [self._start([load], True, one.session) for load in one.loads]
 
     def _ended(self, one: Restoring) -> None:
         if one.op is not None:
