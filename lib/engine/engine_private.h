@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "exec/worker.h"
 #include "grant/state.h"
+#include "engine/event_set.h"
 #include "plan/geometry.h"
 #include "base/stages.h"
 #include "wire/area.h"
@@ -78,7 +79,7 @@ struct okv_engine {
 	int notify_fd; /* eventfd, readable while something is to be polled */
 
 	pthread_mutex_t event_lock;
-	struct okv_op *event_users; /* operations whose events are in use */
+	struct oki_event_set events; /* in use by running operations */
 
 	struct oki_counters counters;
 };
@@ -191,9 +192,8 @@ struct okv_op {
 	struct oki_stretch few[OKV_MAX_GROUPS];
 	bool bad_stretches; /* the reply's stretches do not add up */
 	bool has_stream;
-	bool busy;		   /* its pages and events are entered as in use */
-	struct okv_op *event_next; /* in engine->event_users */
-	uint32_t *pages;	   /* owned; group after group */
+	bool busy;	 /* its pages and events are entered as in use */
+	uint32_t *pages; /* owned; group after group */
 	struct okv_layer_event *events;
 	uint32_t event_count;
 	struct okv_owner owner;

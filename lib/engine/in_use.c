@@ -62,41 +62,30 @@ static int enter_pages(struct okv_op *op, struct okv_error *err)
 	return 0;
 }
 
-static bool uses_event(const struct okv_op *op, const struct CUevent_st *event)
+/* The events of an operation, one after another; NULL: no more. */
+static const void *event_of(const struct okv_op *op, uint32_t i)
 {
-	if (op->transfer.final_event == event)
-		return true;
-	for (uint32_t i = 0; i < op->event_count; i++)
-		if (op->events[i].event == event)
-			return true;
-	return false;
-}
-
-static bool has_events(const struct okv_op *op)
-{
-	return op->event_count || op->transfer.final_event;
+	if (i < op->event_count)
+		return op->events[i].event;
+	return i == op->event_count ? op->transfer.final_event : NULL;
 }
 
 static int enter_events(struct okv_op *op, struct okv_error *err)
 {
 	struct okv_engine *e = op->engine;
+	const void *event;
 	int rc = 0;
-	if (!has_events(op))
+	if (!event_of(op, 0))
 		return 0;
 	pthread_mutex_lock(&e->event_lock);
-	for (const struct okv_op *o = e->event_users; o && !rc; o = o->event_next) {
-		if (op->transfer.final_event && uses_event(o, op->transfer.final_event))
-			rc = OKV_E_BUSY;
-		for (uint32_t i = 0; i < op->event_count && !rc; i++)
-			if (uses_event(o, op->events[i].event))
-				rc = OKV_E_BUSY;
-	}
-	if (rc) {
-		oki_fail(err, rc, OKV_STAGE_READY, "an event is in use by a running operation");
-	} else {
-		op->event_next = e->event_users;
-		e->event_users = op;
-	}
+	for (uint32_t i = 0; (event = event_of(op, i)) && !rc; i++)
+		if (oki_event_set_has(&e->events, event))
+			rc = oki_fail(err, OKV_E_BUSY, OKV_STAGE_READY,
+				      "an event is in use by a running operation");
+	if (!rc && !oki_event_set_reserve(&e->events, op->event_count + 1))
+		rc = oki_fail(err, OKV_E_NOMEM, OKV_STAGE_READY, "no memory for events");
+	for (uint32_t i = 0; !rc && (event = event_of(op, i)); i++)
+		oki_event_set_add(&e->events, event);
 	pthread_mutex_unlock(&e->event_lock);
 	return rc;
 }
@@ -104,14 +93,12 @@ static int enter_events(struct okv_op *op, struct okv_error *err)
 static void leave_events(struct okv_op *op)
 {
 	struct okv_engine *e = op->engine;
-	if (!has_events(op))
+	const void *event;
+	if (!event_of(op, 0))
 		return;
 	pthread_mutex_lock(&e->event_lock);
-	for (struct okv_op **p = &e->event_users; *p; p = &(*p)->event_next)
-		if (*p == op) {
-			*p = op->event_next;
-			break;
-		}
+	for (uint32_t i = 0; (event = event_of(op, i)); i++)
+		oki_event_set_remove(&e->events, event);
 	pthread_mutex_unlock(&e->event_lock);
 }
 

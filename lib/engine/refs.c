@@ -41,6 +41,7 @@ void oki_engine_put(struct okv_engine *engine)
 		oki_arena_release(&engine->arenas[i]);
 	oki_channel_fini(&engine->channel);
 	oki_area_fini(&engine->area);
+	oki_event_set_fini(&engine->events);
 	oki_fd_close(&engine->notify_fd);
 	oki_log_fini(&engine->log);
 	pthread_mutex_t *locks[] = {&engine->rpc_lock, &engine->table_lock,  &engine->register_lock,

@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_api.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include "support/suite.h"
 
 static const struct sim_geometry geometries[] = {
@@ -140,6 +141,53 @@ static struct okv_lease *found(struct sim_case *c, uint64_t seq, uint32_t count)
 	ck_assert_ptr_nonnull(lease);
 	return lease;
 }
+
+static uint32_t refused; /* events of the restore that runs */
+
+/* Each event is in use, whichever layer another restore wants it for; that restore has no pages. */
+static void events_are_in_use(struct sim_case *c, uint64_t seq, uint32_t busy)
+{
+	uint32_t layers = c->image.layer_count;
+	struct okv_lease *lease = found(c, seq, c->geometry->groups[0].blocks);
+	(void)busy;
+	for (uint32_t i = 0; i < layers; i++) {
+		const struct okv_layer_event event = {.layer = (i + 1) % layers,
+						      .event = c->events[i]};
+		struct okv_restore_options o;
+		struct okv_error err = {.text = ""};
+		struct okv_op *op;
+		okv_restore_options_init(&o);
+		o.flags = OKV_RESTORE_KEEP;
+		o.event_count = 1;
+		o.events = &event;
+		ck_assert_int_eq(okv_restore_start(c->image.binding, lease, &o, &op, &err),
+				 OKV_E_BUSY);
+		ck_assert_ptr_nonnull(strstr(err.text, "an event is in use"));
+		refused++;
+	}
+	okv_lease_release(lease);
+}
+
+START_TEST(an_event_belongs_to_one_operation)
+{
+	struct standin_counts held;
+	uint32_t seen;
+	sim.standin_seed(4);
+	sim_held(&held);
+	struct sim_case *c = sim_case_new(&geometries[MANY_COLUMNS], 0, 0);
+	c->gated = true;
+	kv_ok(sim_case_register(c, OKV_COPY_DMA, kv_err));
+	ck_assert_int_eq(sim_publish(c, 1), 0);
+	c->look = events_are_in_use;
+	refused = 0;
+	ck_assert_int_eq(sim_restore(c, 1, &seen), 0);
+	ck_assert_uint_ge(refused, c->image.layer_count);
+	/* They are free again. */
+	c->look = NULL;
+	ck_assert_int_eq(sim_restore(c, 1, &seen), 0);
+	sim_case_close(c, &held);
+}
+END_TEST
 
 /* Scattered rows by copy engines: batched calls where the driver has them, by either name, and else
  * a call each. */
@@ -359,5 +407,8 @@ int main(void)
 	if (SIM_HAS_KERNEL && sim_symbol(SIM_NAME(cuStreamWaitValue32)))
 		tcase_add_loop_test(tc, a_part_goes_one_way, 0, (int)MIXED);
 	tcase_add_loop_test(tc, by_a_measured_link, 7, 8);
+	TCase *events = tcase_create("events");
+	suite_add_tcase(suite, events);
+	tcase_add_test(events, an_event_belongs_to_one_operation);
 	return kv_suite_run(suite);
 }
