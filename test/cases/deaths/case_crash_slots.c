@@ -26,7 +26,7 @@ int main(void)
 {
 	struct case_manager m;
 	struct okv_engine *last = NULL;
-	case_manager_start(&m, "64M", NULL);
+	case_manager_start(&m, "64M", CASE_OPTIONS("--max-sessions", "64"));
 	for (uint64_t k = 0; k < 66; k++) {
 		fflush(stdout);
 		pid_t pid = fork();
