@@ -398,6 +398,8 @@ def test_options_are_checked() -> None:
         Options.of({"lode": "async"})
     with pytest.raises(ValueError, match="auto, sync or async"):
         Options.of({"load": "later"})
+    with pytest.raises(ValueError, match="true or false"):
+        Options.of({"cross_layers": "no"})
 
 
 def test_the_fakes_notice_wrong_bytes(vllm: Engine) -> None:

@@ -57,6 +57,9 @@ TELLS_FAILED_REQUESTS = TransferResults is not None and "failed_recving" in {
     field.name for field in dataclasses.fields(TransferResults)
 }
 
+# Up to 0.26 vLLM can make one tensor of all layers.
+HAS_CROSS_LAYERS = hasattr(vllm_base.KVConnectorBase_V1, "register_cross_layers_kv_cache")
+
 # Of recurrent states vLLM keeps few, at places that only it knows.
 HANDS_STATES_OVER = hasattr(vllm_output, "KVConnectorBlockState") and any(
     field.name == "boundary_state_offloads"

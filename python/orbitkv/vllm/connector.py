@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -32,6 +32,8 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if reason := compat.why_not():
             raise RuntimeError(f"OrbitKV: {reason}; please use another version of either")
         self._options = Options.of(self._kv_transfer_config.kv_connector_extra_config)
+        if self._options.cross_layers and not compat.HAS_CROSS_LAYERS:
+            raise ValueError("cross_layers: this version of vLLM makes no tensor of all layers")
         self._stats = Stats()
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
@@ -75,6 +77,10 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def requires_kv_delivery(self) -> bool:
         return False  # a cache: what is lost is computed
 
+    @property
+    def prefer_cross_layer_blocks(self) -> bool:
+        return self._options.cross_layers
+
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
         return compat.VllmStats(data)
@@ -94,6 +100,16 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     # ---- a worker
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        first = next(iter(kv_caches.values()), None)
+        self._register(first, lambda cfg, vllm: layout.plan(cfg, kv_caches, vllm_config=vllm))
+
+    def register_cross_layers_kv_cache(self, kv_cache: Any, attn_backend: Any) -> None:
+        self._register(
+            kv_cache, lambda cfg, vllm: layout.plan_cross_layers(cfg, kv_cache, vllm_config=vllm)
+        )
+
+    def _register(self, first: Any, plan: Callable[[Any, Any], layout.Layout]) -> None:
+        """Map this rank's tensors, of which `first` is one, and connect."""
         assert self._worker is not None
         config = self._vllm_config
         parallel = config.parallel_config
@@ -105,23 +121,8 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             identity={},
         )
         try:
-            if len(self._kv_cache_config.kv_cache_groups) > 1 and not compat.TELLS_FAILED_REQUESTS:
-                raise layout.Unsupported(
-                    "this version of vLLM cannot recover from a failed load of a model with "
-                    "several KV cache groups"
-                )
-            planned = layout.plan(self._kv_cache_config, kv_caches, vllm_config=config)
-            if (
-                any(group.kind == GroupKind.STATE for group in planned.groups)
-                and compat.states_handed_over(config)
-                and not compat.HANDS_STATES_OVER
-            ):
-                raise layout.Unsupported(
-                    "this version of vLLM does not say where it keeps the states of a request; "
-                    "it does in newer versions, or with --mamba-cache-mode all"
-                )
-            if planned.group_ids != list(range(len(self._kv_cache_config.kv_cache_groups))):
-                raise layout.Unsupported("vLLM has KV cache groups that cannot be cached")
+            planned = plan(self._kv_cache_config, config)
+            self._check(planned)
             description.groups = list(planned.groups)
             description.identity = identity.identity(
                 config,
@@ -136,9 +137,28 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 "OrbitKV: requests whose load fails will fail: set kv_load_failure_policy of the "
                 "MultiConnector to recompute"
             )
-        first = next(iter(kv_caches.values()))
         on_gpu = getattr(first, "is_cuda", False)
         self._worker.register(planned, description, CudaStreams() if on_gpu else Streams())
+
+    def _check(self, planned: layout.Layout) -> None:
+        """Unsupported if this version of vLLM cannot serve the model with a cache."""
+        groups = len(self._kv_cache_config.kv_cache_groups)
+        if groups > 1 and not compat.TELLS_FAILED_REQUESTS:
+            raise layout.Unsupported(
+                "this version of vLLM cannot recover from a failed load of a model with "
+                "several KV cache groups"
+            )
+        if (
+            any(group.kind == GroupKind.STATE for group in planned.groups)
+            and compat.states_handed_over(self._vllm_config)
+            and not compat.HANDS_STATES_OVER
+        ):
+            raise layout.Unsupported(
+                "this version of vLLM does not say where it keeps the states of a request; "
+                "it does in newer versions, or with --mamba-cache-mode all"
+            )
+        if planned.group_ids != list(range(groups)):
+            raise layout.Unsupported("vLLM has KV cache groups that cannot be cached")
 
     def _stage(self) -> int:
         from vllm.distributed import get_pp_group

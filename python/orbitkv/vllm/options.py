@@ -16,6 +16,7 @@ class Options:
     socket: str | None = None  # None: where a Manager listens when nobody says otherwise
     load: str = "auto"  # auto, sync, async
     save: bool = True
+    cross_layers: bool = False  # one tensor of all layers, where vLLM can make it
     min_tokens: int = 0  # a shorter hit is not worth a load
     load_failure: str = "recompute"  # recompute; vllm: what kv_load_failure_policy says
     fail_loads: bool = False  # for tests: every load fails after it was started
@@ -30,6 +31,8 @@ class Options:
         options = cls(**{name: given[name] for name in names & set(given)})
         if options.load not in ("auto", "sync", "async"):
             raise ValueError(f"load is auto, sync or async, not {options.load!r}")
+        if not isinstance(options.cross_layers, bool):
+            raise ValueError(f"cross_layers is true or false, not {options.cross_layers!r}")
         if options.load_failure not in ("recompute", "vllm"):
             raise ValueError(f"load_failure is recompute or vllm, not {options.load_failure!r}")
         return options
