@@ -18,7 +18,8 @@ struct CUevent_st;
 
 #define OKV_MAX_GROUPS 8
 #define OKV_MAX_SEGMENTS 64
-#define OKV_MAX_LAYERS 1024 /* of one schema, all groups together */
+#define OKV_MAX_SCHEMA_SEGMENTS 8192 /* of one schema, all layers together */
+#define OKV_MAX_LAYERS 1024	     /* of one schema, all groups together */
 #define OKV_MAX_RANK_SLOTS 64
 #define OKV_MAX_KEY_BYTES 32
 #define OKV_MAX_BLOCKS 4096    /* per group of a lookup, per stretch of a publish or restore */

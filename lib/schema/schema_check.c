@@ -143,6 +143,18 @@ static int check_group(uint32_t g, const struct okv_group_schema *group, uint32_
 	return 0;
 }
 
+static int check_segments(const struct okv_namespace_options *opts, struct okv_error *err)
+{
+	uint64_t segments = 0;
+	for (uint32_t g = 0; g < opts->group_count; g++)
+		for (uint32_t i = 0; i < opts->groups[g].layer_count; i++)
+			segments += opts->groups[g].layers[i].segment_count;
+	if (segments > OKV_MAX_SCHEMA_SEGMENTS)
+		return EXCEEDS(err, "namespace: %llu segments in all layers; %u are allowed",
+			       (unsigned long long)segments, OKV_MAX_SCHEMA_SEGMENTS);
+	return 0;
+}
+
 static int check_groups(const struct okv_namespace_options *opts, struct okv_error *err)
 {
 	uint32_t layers = 0;
@@ -157,7 +169,7 @@ static int check_groups(const struct okv_namespace_options *opts, struct okv_err
 			return rc;
 		layers += opts->groups[g].layer_count;
 	}
-	return 0;
+	return check_segments(opts, err);
 }
 
 int oki_namespace_check(const struct okv_namespace_options *opts,

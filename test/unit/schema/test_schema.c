@@ -456,7 +456,7 @@ START_TEST(largest_schema_fits_one_message)
 	struct okv_layer_schema *layers = calloc(OKV_MAX_LAYERS, sizeof(layers[0]));
 	for (uint32_t i = 0; i < OKV_MAX_LAYERS; i++) {
 		layers[i].order = i;
-		layers[i].segment_count = OKV_MAX_SEGMENTS;
+		layers[i].segment_count = i % 2 ? 4 : 12; /* 8 on average */
 		for (uint32_t j = 0; j < OKV_MAX_SEGMENTS; j++)
 			layers[i].segment_bytes[j] = 100;
 	}
@@ -464,12 +464,20 @@ START_TEST(largest_schema_fits_one_message)
 	s.opts.group_count = 1;
 	s.groups[0].layer_count = OKV_MAX_LAYERS;
 	s.groups[0].layers = layers;
+	ck_assert_int_eq(OKV_MAX_SCHEMA_SEGMENTS, 8 * OKV_MAX_LAYERS);
 	struct bytes b = encode(&s);
 	ck_assert_uint_le(b.size, OKW_MSG_MAX_BYTES - sizeof(struct okw_msg));
 	ck_assert_int_eq(oki_identity_decode(b.at, b.size, &schema, NULL), 0);
 	ck_assert_uint_eq(schema.layer_count, OKV_MAX_LAYERS);
 	oki_schema_fini(&schema);
 	free(b.at);
+
+	/* one segment more is refused as such */
+	struct okv_error err;
+	layers[1].segment_count++;
+	ck_assert_int_eq(oki_identity_encode(&s.opts, &b.at, &b.size, &err), OKV_E_LIMIT);
+	ck_assert_ptr_nonnull(strstr(err.text, "8193 segments"));
+	layers[1].segment_count--;
 
 	/* with too much identity beside it, it does not */
 	char *big = calloc(1, LONGEST_STRING);
@@ -479,7 +487,6 @@ START_TEST(largest_schema_fits_one_message)
 		snprintf(names[i], sizeof(names[i]), "f%d", i);
 		fields[i] = (struct okv_identity_field){names[i], big, LONGEST_STRING};
 	}
-	struct okv_error err;
 	s.opts.fields = fields;
 	s.opts.field_count = 16;
 	ck_assert_int_eq(oki_identity_encode(&s.opts, &b.at, &b.size, &err), OKV_E_LIMIT);
