@@ -11,81 +11,31 @@ import functools
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
+import sharing  # noqa: F401 (its cases)
 from support import (
     BLOCK,
+    CASES,
     PROMPTS,
     Failed,
     Manager,
     Place,
-    Result,
     Vllm,
+    case,
     connector,
     expect,
+    fill,
     in_child,
     manager,
+    prompt_blocks,
+    reference,
+    restored,
     same_numbers,
     same_tokens,
 )
 
-Case = Callable[[Place], None]
-CASES: dict[str, Case] = {}
 SHORT = ("restart_sync", "restart_async", "manager_dies")
-
-
-def case(function: Case) -> Case:
-    CASES[function.__name__] = function
-    return function
-
-
-@functools.cache
-def reference(place: Place) -> tuple[list[Result], list[Result]]:
-    """Answers by computing, and with a hit in vLLM's own cache."""
-
-    def run() -> Any:
-        vllm = Vllm(place, None)
-        computed = []
-        for prompt in PROMPTS:
-            vllm.llm.reset_prefix_cache()
-            computed += vllm.ask([prompt])
-        # Computed as fill() computes them: the second prompt behind a hit of the first. Another
-        # split of the same prompt rounds differently.
-        vllm.llm.reset_prefix_cache()
-        hits = vllm.ask(PROMPTS * 2)[len(PROMPTS) :]
-        expect(all(one["cached"] for one in hits), "vLLM's own cache has no hits")
-        return computed, hits
-
-    computed, hits = in_child(place, "reference", run)
-    same_tokens(hits, computed, "vLLM's own cache")
-    return computed, hits
-
-
-def prompt_blocks(prompt: str) -> int:
-    # A token is a byte; the last one is always computed.
-    return (len(prompt.encode()) - 1) // BLOCK
-
-
-def fill(place: Place, socket: Path, name: str, **options: Any) -> None:
-    """A first vLLM computes all prompts, and goes."""
-
-    def run() -> None:
-        vllm = Vllm(place, connector(socket), **options)
-        same_tokens(vllm.ask(PROMPTS), reference(place)[0], "the first vLLM")
-        vllm.nothing_is_left()
-        vllm.close()
-
-    reference(place)
-    in_child(place, name, run)
-
-
-def restored(vllm: Vllm) -> list[Result]:
-    """Answers to every prompt, each with an empty cache of vLLM's own."""
-    answers = []
-    for prompt in PROMPTS:
-        vllm.llm.reset_prefix_cache()
-        answers += vllm.ask([prompt])
-    return answers
 
 
 def restart(place: Place, name: str, **extra: Any) -> None:

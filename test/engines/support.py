@@ -7,6 +7,7 @@ vLLM is imported once, here: a case then starts in seconds.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -250,7 +251,7 @@ def same_numbers(results: list[Result], wanted: list[Result], what: str) -> None
         expect(one["logprobs"] == other["logprobs"], f"{what}: prompt {i} has other logprobs")
 
 
-def in_child(place: Place, name: str, run: Callable[[], Any], seconds: float = 150) -> Any:
+def in_child(place: Place, name: str, run: Callable[[], Any], seconds: float = 400) -> Any:
     """Run this in a process of its own; what it returns, or Failed with the end of its log."""
     log = place.logs / f"{name}.log"
     read, write = os.pipe()
@@ -302,3 +303,63 @@ def _answer_of(pid: int, read: int, log: Path, seconds: float) -> Any:
     if "failed" in answer:
         raise Failed(f"{answer['failed']}; see {log}")
     return answer["value"]
+
+
+# ---- cases
+
+Case = Callable[[Place], None]
+CASES: dict[str, Case] = {}
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
+    return function
+
+
+@functools.cache
+def reference(place: Place) -> tuple[list[Result], list[Result]]:
+    """Answers by computing, and with a hit in vLLM's own cache."""
+
+    def run() -> Any:
+        vllm = Vllm(place, None)
+        computed = []
+        for prompt in PROMPTS:
+            vllm.llm.reset_prefix_cache()
+            computed += vllm.ask([prompt])
+        # Computed as fill() computes them: the second prompt behind a hit of the first. Another
+        # split of the same prompt rounds differently.
+        vllm.llm.reset_prefix_cache()
+        hits = vllm.ask(PROMPTS * 2)[len(PROMPTS) :]
+        expect(all(one["cached"] for one in hits), "vLLM's own cache has no hits")
+        return computed, hits
+
+    computed, hits = in_child(place, "reference", run)
+    same_tokens(hits, computed, "vLLM's own cache")
+    return computed, hits
+
+
+def prompt_blocks(prompt: str) -> int:
+    # A token is a byte; the last one is always computed.
+    return (len(prompt.encode()) - 1) // BLOCK
+
+
+def fill(place: Place, socket: Path, name: str, **options: Any) -> None:
+    """A first vLLM computes all prompts, and goes."""
+
+    def run() -> None:
+        vllm = Vllm(place, connector(socket), **options)
+        same_tokens(vllm.ask(PROMPTS), reference(place)[0], "the first vLLM")
+        vllm.nothing_is_left()
+        vllm.close()
+
+    reference(place)
+    in_child(place, name, run)
+
+
+def restored(vllm: Vllm) -> list[Result]:
+    """Answers to every prompt, each with an empty cache of vLLM's own."""
+    answers = []
+    for prompt in PROMPTS:
+        vllm.llm.reset_prefix_cache()
+        answers += vllm.ask([prompt])
+    return answers
