@@ -129,11 +129,11 @@ END_TEST
 /* The largest schema: three of its messages fill a socket of the usual 208 KiB. */
 static int open_namespace(struct okv_engine *e, struct okv_error *err)
 {
+	const uint32_t segments = OKV_MAX_SCHEMA_SEGMENTS / OKV_MAX_LAYERS;
 	struct okv_layer_schema *layers = calloc(OKV_MAX_LAYERS, sizeof(*layers));
 	for (uint32_t i = 0; i < OKV_MAX_LAYERS; i++) {
-		layers[i] =
-			(struct okv_layer_schema){.order = i, .segment_count = OKV_MAX_SEGMENTS};
-		for (uint32_t k = 0; k < OKV_MAX_SEGMENTS; k++)
+		layers[i] = (struct okv_layer_schema){.order = i, .segment_count = segments};
+		for (uint32_t k = 0; k < segments; k++)
 			layers[i].segment_bytes[k] = 4096;
 	}
 	const struct okv_group_schema group = {.kind = OKV_GROUP_FULL,
