@@ -51,8 +51,9 @@ def fine_tunes_share_nothing(place: Place) -> None:
         computed = in_child(place, "tunes.reference", lambda: ask(tuned, None))
         found = in_child(place, "tunes.2", lambda: ask(tuned, connector(cache.socket)))
         same_tokens(found, computed, "a fine-tune")
+        # The second prompt begins with the first, which this vLLM has stored itself by then.
         expect(
-            all(a["cached"] == b["cached"] for a, b in zip(found, computed)),
+            not found[0]["cached"] and not found[2]["cached"],
             "a fine-tune was given blocks of other weights",
         )
         same = in_child(place, "tunes.3", lambda: ask(copied, connector(cache.socket)))
