@@ -9,7 +9,7 @@
 
 #define TOOL_KEY_BYTES 16
 #define TOOL_MAX_ID ((1u << 26) - 1) /* of ids that a misplaced word names in full */
-#define TOOL_MAX_SEGMENTS 8u /* of a layer of the tools' models */
+#define TOOL_MAX_SEGMENTS 8u	     /* of a layer of the tools' models */
 #define TOOL_MAX_SEGMENT_BYTES (1ull << 28)
 #define TOOL_POISON 0xee
 

@@ -53,9 +53,9 @@ START_TEST(a_lease_of_before_restores_nothing)
 	drop(&bed);
 	ck_assert_uint_eq(stats(&bed).blocks, 4);
 	ck_assert_int_eq(restore(&bed, 0, &from, 0, 4, false, &hold), OKV_E_NOENT);
-	ck_assert_int_eq(oki_index_lease_open(bed.index, bed.ns, 1, from.lease_id, bed.now,
-					      &opened, NULL),
-			 OKV_E_NOENT);
+	ck_assert_int_eq(
+		oki_index_lease_open(bed.index, bed.ns, 1, from.lease_id, bed.now, &opened, NULL),
+		OKV_E_NOENT);
 	ck_assert_uint_eq(put(&bed, 2, 0, 8), 4);
 	oki_index_lease_release(bed.index, 0, from.lease_slot);
 	ck_assert_uint_eq(put(&bed, 2, 4, 4), 4);

@@ -267,6 +267,7 @@ int main(void)
 {
 	Suite *s = suite_create("stretches_index");
 	TCase *t = tcase_create("stretches");
+	tcase_set_timeout(t, 60);
 	tcase_add_test(t, blocks_are_counted_over_all_stretches);
 	tcase_add_test(t, a_key_of_an_earlier_stretch_is_what_became_of_it);
 	tcase_add_test(t, twice_in_one_stretch_fails_all);
