@@ -75,7 +75,8 @@ struct okv_lookup_result {
  *
  * Owns     borrows opts. Returns an owned lease, release it with okv_lease_release(); NULL on a
  *          miss and with OKV_LOOKUP_PEEK. ret_lease may be NULL with OKV_LOOKUP_PEEK.
- * Errors   OKV_E_AGAIN: other leases pin so much that not even the shortest prefix fits, the
+ * Errors   OKV_E_AGAIN: other leases pin so much, or leases of this session name so many blocks
+ *          (1,048,576; a block counts in every lease), that not even the shortest prefix fits, the
  *          session has OKV_MAX_LEASES leases, or the request area is full.
  *          OKV_E_TIMEOUT: no answer in time; nothing changed.
  *          OKV_E_LIMIT: the shortest usable prefix is larger than leases may ever pin.

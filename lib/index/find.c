@@ -60,19 +60,23 @@ static uint64_t block_bytes(const struct pinning *p, uint32_t i)
 	return p->ns->block_bytes[p->ask->groups[i].group];
 }
 
-static bool within_limits(const struct pinning *p, uint64_t more, uint64_t more_own)
+static bool within_limits(const struct pinning *p, uint64_t more, uint64_t more_own,
+			  uint64_t blocks)
 {
 	return p->index->pinned_bytes + more <= p->index->reserve_bytes &&
-	       p->account->bytes + more_own <= p->index->session_bytes;
+	       p->account->bytes + more_own <= p->index->session_bytes &&
+	       p->account->references + blocks <= OKI_SESSION_REFERENCES;
 }
 
-static uint64_t whole_bytes(const struct pinning *p, uint64_t tokens)
+static uint64_t whole_bytes(const struct pinning *p, uint64_t tokens, uint64_t *ret_blocks)
 {
 	uint64_t bytes = 0;
+	*ret_blocks = 0;
 	for (uint32_t i = 0; i < p->ask->group_count; i++) {
 		uint32_t first, count;
 		oki_usable_range(&p->usable->groups[i], tokens, &first, &count);
 		bytes += count * block_bytes(p, i);
+		*ret_blocks += count;
 	}
 	return bytes;
 }
@@ -80,8 +84,8 @@ static uint64_t whole_bytes(const struct pinning *p, uint64_t tokens)
 /* Does the prefix fit even if none of its blocks is pinned yet? Cheaper than fits_limits(). */
 static bool fits_unpinned(const struct pinning *p, uint64_t tokens)
 {
-	uint64_t bytes = whole_bytes(p, tokens);
-	return within_limits(p, bytes, bytes);
+	uint64_t blocks, bytes = whole_bytes(p, tokens, &blocks);
+	return within_limits(p, bytes, bytes, blocks);
 }
 
 static void count_unpinned(const struct pinning *p)
@@ -110,16 +114,18 @@ static bool fits_limits(const struct pinning *p, uint64_t tokens)
 	const struct oki_scratch *scratch = &p->index->scratch;
 	uint64_t more = 0;
 	uint64_t more_own = 0;
+	uint64_t blocks = 0;
 
 	for (uint32_t i = 0; i < p->ask->group_count; i++) {
 		uint32_t first, count;
 		oki_usable_range(&p->usable->groups[i], tokens, &first, &count);
+		blocks += count;
 		const uint32_t *all = &scratch->unpinned[i][first];
 		const uint32_t *own = &scratch->uncharged[i][first];
 		more += (all[count] - all[0]) * block_bytes(p, i);
 		more_own += (own[count] - own[0]) * block_bytes(p, i);
 	}
-	return within_limits(p, more, more_own);
+	return within_limits(p, more, more_own, blocks);
 }
 
 /* Shorten a usable prefix until it fits the limits; 0: none does. *ret_least: the shortest prefix
@@ -141,7 +147,7 @@ static uint64_t shorten(const struct pinning *p, uint64_t tokens, uint64_t *ret_
 static int refuse(const struct pinning *p, uint64_t least, struct okv_error *err)
 {
 	const struct oki_index *index = p->index;
-	uint64_t bytes = whole_bytes(p, least);
+	uint64_t blocks, bytes = whole_bytes(p, least, &blocks);
 
 	if (bytes > index->reserve_bytes || bytes > index->session_bytes)
 		return oki_fail(
@@ -150,6 +156,10 @@ static int refuse(const struct pinning *p, uint64_t least, struct okv_error *err
 			"%llu",
 			(unsigned long long)bytes, (unsigned long long)index->reserve_bytes,
 			(unsigned long long)index->session_bytes);
+	if (p->account->references + blocks > OKI_SESSION_REFERENCES)
+		return oki_fail(err, OKV_E_AGAIN, OKV_STAGE_PREPARE,
+				"the leases of this session name %llu of %u blocks: release leases",
+				(unsigned long long)p->account->references, OKI_SESSION_REFERENCES);
 	return oki_fail(
 		err, OKV_E_AGAIN, OKV_STAGE_PREPARE,
 		"leases pin %llu of %llu bytes, this session %llu of %llu",
@@ -224,12 +234,12 @@ static int pin(struct pinning *p, struct oki_session *session, struct okw_lookup
 static int lookup_locked(struct pinning *p, struct okw_lookup_reply *reply, struct okv_error *err)
 {
 	struct oki_index *index = p->index;
+	oki_leases_expire(index, p->ask->now_ns);
 	struct oki_session *session = oki_session_get(index, p->ask->session);
 	if (!session)
 		return oki_fail(err, OKV_E_NOMEM, OKV_STAGE_PREPARE, "no memory for a session");
 	p->account = session->account;
 
-	oki_leases_expire(index, p->ask->now_ns);
 	oki_usable_probe(index, p->ns, p->ask, index->scratch.rows, p->usable);
 	uint64_t found = oki_usable_best(p->usable, UINT64_MAX);
 	uint64_t least, tokens = shorten(p, found, &least);

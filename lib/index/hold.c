@@ -57,7 +57,7 @@ static int find_part(struct oki_index *index, const struct oki_index_restore *as
 			? oki_lease_find(index, range->lease_id)
 			: oki_lease_known(index, ask->session, range->lease_slot, range->lease_id);
 	if (!lease || lease->namespace_id != ask->namespace_id ||
-	    !oki_lease_is_current(index, lease))
+	    oki_lease_expired(lease, ask->now_ns) || !oki_lease_is_current(index, lease))
 		return oki_fail(err, OKV_E_NOENT, OKV_STAGE_PREPARE,
 				"stretch %u: the lease has ended: its shares are spent, it "
 				"expired, or its namespace was dropped",
@@ -136,7 +136,8 @@ static void hold_group(struct oki_index *index, const struct oki_index_restore *
 
 /* The blocks are held now, so the leases may end. Each is counted once, at the last stretch that
  * names it. Returns how many lost a share. */
-static uint32_t spend_shares(struct oki_index *index, const struct oki_index_restore *ask)
+static uint32_t spend_shares(struct oki_index *index, const struct oki_index_restore *ask,
+			     struct cds_list_head *ended)
 {
 	uint32_t spent = 0;
 
@@ -153,7 +154,7 @@ static uint32_t spend_shares(struct oki_index *index, const struct oki_index_res
 		lease->spend = false;
 		spent += spend;
 		if (spend && --lease->consumers == 0)
-			oki_lease_end(index, lease);
+			oki_lease_end(index, lease, ended);
 		else
 			oki_lease_renew(index, lease, ask->now_ns);
 	}
@@ -163,7 +164,7 @@ static uint32_t spend_shares(struct oki_index *index, const struct oki_index_res
 static int hold_leases(struct oki_index *index, const struct oki_namespace *ns,
 		       const struct oki_index_restore *ask, struct oki_hold **ret_hold,
 		       struct okw_stretch_reply *ret_replies, uint32_t *ret_spent,
-		       struct okv_error *err)
+		       struct cds_list_head *ended, struct okv_error *err)
 {
 	uint64_t count;
 	uint32_t seen = 0;
@@ -184,7 +185,7 @@ static int hold_leases(struct oki_index *index, const struct oki_namespace *ns,
 	for (uint32_t g = 0; g < ns->schema.group_count; g++)
 		hold_group(index, ask, hold, g);
 	index->holds++;
-	*ret_spent = spend_shares(index, ask);
+	*ret_spent = spend_shares(index, ask, ended);
 	*ret_hold = hold;
 	return 0;
 }
@@ -194,6 +195,7 @@ int oki_index_restore_begin(struct oki_index *index, const struct oki_index_rest
 			    uint32_t *ret_spent, struct okv_error *err)
 {
 	const struct oki_namespace *ns;
+	CDS_LIST_HEAD(ended);
 	int rc = oki_namespace_find(index, ask->namespace_id, &ns, err);
 	if (rc == 0)
 		rc = oki_rank_check(ns, ask->rank_slot, err);
@@ -205,7 +207,8 @@ int oki_index_restore_begin(struct oki_index *index, const struct oki_index_rest
 				OKW_MAX_STRETCHES);
 	oki_index_lock(index);
 	oki_leases_expire(index, ask->now_ns);
-	rc = hold_leases(index, ns, ask, ret_hold, ret_replies, ret_spent, err);
+	rc = hold_leases(index, ns, ask, ret_hold, ret_replies, ret_spent, &ended, err);
+	oki_leases_unpin(index, &ended);
 	oki_index_unlock(index);
 	return rc;
 }
@@ -343,10 +346,8 @@ static void settle_sequences(struct oki_index *index, struct oki_hold *hold)
 			i = next;
 		}
 		left = first;
-		if (left > 0) {
-			oki_index_unlock(index);
-			oki_index_lock(index);
-		}
+		if (left > 0)
+			oki_index_give_way(index);
 	}
 }
 

@@ -126,6 +126,7 @@ int oki_index_create(const struct oki_index_config *config, struct oki_index **r
 	index->reserve_bytes = share(oki_pool_total(config->pool), config->reserve_percent);
 	index->session_bytes = share(oki_pool_total(config->pool), config->session_percent);
 	index->largest_allocation = largest_allocation(config->pool);
+	pthread_mutex_init(&index->turn, NULL);
 	pthread_mutex_init(&index->mutex, NULL);
 	init_lists(index);
 	*ret_index = index;
@@ -168,6 +169,7 @@ void oki_index_destroy(struct oki_index *index)
 	oki_pins_fini(index);
 	oki_namespaces_fini(index);
 	pthread_mutex_destroy(&index->mutex);
+	pthread_mutex_destroy(&index->turn);
 	free(index);
 }
 
@@ -181,7 +183,7 @@ void oki_index_stats(struct oki_index *index, struct oki_index_stats *ret_stats)
 			OKI_BLOCK_BYTES(1) + OKI_TABLE_SHARE + oki_allocation_overhead(),
 	};
 
-	pthread_mutex_lock(&index->mutex);
+	oki_index_take_mutex(index);
 	stats.namespaces = index->namespace_count;
 	stats.blocks = index->blocks;
 	stats.blocks_partial = index->blocks_partial;

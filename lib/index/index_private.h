@@ -30,6 +30,10 @@
 #define OKI_HOLE_LOOKS 16384u
 /* Blocks that one hold of the mutex drops with their namespace. */
 #define OKI_DROP_BLOCKS 256u
+/* Blocks that one hold of the mutex unpins when leases end. */
+#define OKI_UNPIN_BLOCKS 512u
+/* Blocks that the leases of one session may name together; a block counts in each lease. */
+#define OKI_SESSION_REFERENCES (1u << 20)
 /* Removed blocks that are kept for new keys; more than these are freed. */
 #define OKI_SPARE_BLOCKS (4u * OKW_MAX_BLOCKS)
 
@@ -110,7 +114,8 @@ struct oki_key {
  * such a lease. So the next session in the same session slot starts with 0 bytes.
  */
 struct oki_account {
-	uint64_t bytes; /* pinned; each block counts once */
+	uint64_t bytes;	     /* pinned; each block counts once */
+	uint64_t references; /* blocks that its leases name; each counts in every lease */
 	uint64_t leases;
 	bool gone; /* the session ended */
 };
@@ -136,13 +141,14 @@ struct oki_namespace {
 struct oki_lease {
 	uint8_t id[16];
 	struct cds_list_head bucket;
-	struct cds_list_head expiry;
+	struct cds_list_head expiry;  /* or in a list of ended leases */
 	struct cds_list_head holders; /* oki_lease_slot.link; never empty */
 	uint64_t expires_ns;
 	struct oki_account *account;
 	uint64_t tokens;
 	uint32_t namespace_id;
 	uint32_t content; /* of its blocks */
+	uint64_t references;
 	uint32_t consumers;
 	uint32_t shortened;
 	uint32_t uses; /* stretches of the call in progress that name it and are to be counted */
@@ -253,6 +259,8 @@ struct oki_index {
 	_Atomic uint64_t lookup_hits;
 	struct oki_block *_Atomic returned; /* list of removed blocks that no reader can see */
 
+	/* Taken by threads that found the mutex held, until they have it. */
+	pthread_mutex_t turn;
 	pthread_mutex_t mutex;
 	uint32_t namespace_count;
 	uint32_t last_content;
@@ -450,7 +458,17 @@ int oki_lease_alloc(struct oki_index *index, uint64_t block_count, struct oki_le
  * of the session, which must have a free one. Returns the slot. */
 uint32_t oki_lease_start(struct oki_index *index, struct oki_lease *lease,
 			 struct oki_session *session, uint64_t now_ns);
-void oki_lease_end(struct oki_index *index, struct oki_lease *lease);
+/*
+ * A lease ends in two steps, since it may name many blocks. From the first on nobody finds it; its
+ * blocks stay pinned. `ended`: a list of the caller.
+ */
+void oki_lease_end(struct oki_index *index, struct oki_lease *lease, struct cds_list_head *ended);
+/* Unpin the blocks of ended leases and free the leases. Others have the mutex in between. */
+void oki_leases_unpin(struct oki_index *index, struct cds_list_head *ended);
+static inline bool oki_lease_expired(const struct oki_lease *lease, uint64_t now_ns)
+{
+	return lease->expires_ns <= now_ns;
+}
 void oki_lease_renew(struct oki_index *index, struct oki_lease *lease, uint64_t now_ns);
 void oki_lease_reply(const struct oki_lease *lease, uint32_t slot,
 		     struct okw_lookup_reply *ret_reply);
@@ -458,7 +476,9 @@ void oki_lease_reply(const struct oki_lease *lease, uint32_t slot,
 struct oki_lease *oki_lease_find(struct oki_index *index, const uint8_t id[16]);
 struct oki_lease *oki_lease_known(struct oki_index *index, uint32_t session, uint32_t slot,
 				  const uint8_t id[16]);
-void oki_leases_expire(struct oki_index *index, uint64_t now_ns);
+/* End some leases whose time is over: as many as unpin about OKI_UNPIN_BLOCKS. Others have the
+ * mutex in between. False: none is left. */
+bool oki_leases_expire(struct oki_index *index, uint64_t now_ns);
 
 /* ---- hold.c ---- */
 
@@ -478,9 +498,24 @@ static inline bool oki_sequence_begins(uint32_t *seen, uint32_t group)
 }
 void oki_holds_fini(struct oki_index *index);
 
+/* A mutex goes to whoever is fastest, which is the thread that just unlocked it. So who waits for
+ * the mutex holds `turn`, and oki_index_give_way() cannot pass. */
+static inline void oki_index_wait_turn(struct oki_index *index)
+{
+	pthread_mutex_lock(&index->turn);
+	pthread_mutex_lock(&index->mutex);
+	pthread_mutex_unlock(&index->turn);
+}
+
+static inline void oki_index_take_mutex(struct oki_index *index)
+{
+	if (pthread_mutex_trylock(&index->mutex) != 0)
+		oki_index_wait_turn(index);
+}
+
 static inline void oki_index_lock(struct oki_index *index)
 {
-	pthread_mutex_lock(&index->mutex);
+	oki_index_take_mutex(index);
 	rcu_read_lock();
 }
 
@@ -490,6 +525,14 @@ static inline void oki_index_unlock(struct oki_index *index)
 		oki_table_reclaim(index);
 	oki_read_unlock();
 	pthread_mutex_unlock(&index->mutex);
+}
+
+/* Let a thread that waits for the mutex have it first. */
+static inline void oki_index_give_way(struct oki_index *index)
+{
+	oki_index_unlock(index);
+	oki_index_wait_turn(index);
+	rcu_read_lock();
 }
 
 #endif

@@ -87,6 +87,7 @@ int oki_lease_alloc(struct oki_index *index, uint64_t block_count, struct oki_le
 		return oki_fail_os(err, OKV_E_AGAIN, OKV_STAGE_PREPARE, os_error,
 				   "no random lease id");
 	}
+	lease->references = block_count;
 	*ret_lease = lease;
 	return 0;
 }
@@ -114,6 +115,7 @@ uint32_t oki_lease_start(struct oki_index *index, struct oki_lease *lease,
 {
 	lease->account = session->account;
 	lease->account->leases++;
+	lease->account->references += lease->references;
 	for (uint32_t i = 0; i < lease->group_count; i++) {
 		uint64_t bytes = group_bytes(index, lease, i);
 		for (uint32_t b = 0; b < lease->groups[i].count; b++)
@@ -135,7 +137,8 @@ void oki_lease_renew(struct oki_index *index, struct oki_lease *lease, uint64_t 
 	cds_list_add_tail(&lease->expiry, &index->lease_expiry);
 }
 
-static void unpin(struct oki_index *index, struct oki_lease *lease)
+/* *left: blocks that this hold of the mutex may still unpin. */
+static void unpin(struct oki_index *index, struct oki_lease *lease, uint32_t *left)
 {
 	struct oki_namespace *ns = oki_namespace_get(index, lease->namespace_id);
 	struct oki_walk walk = {0};
@@ -145,11 +148,17 @@ static void unpin(struct oki_index *index, struct oki_lease *lease)
 		oki_walk_add(&walk, &lease->blocks[lease->groups[i].at], lease->groups[i].count,
 			     lease->groups[i].first,
 			     ns->schema.groups[lease->groups[i].group].block_tokens);
-	while ((block = oki_walk_next(&walk)))
+	while ((block = oki_walk_next(&walk))) {
+		if (*left == 0) {
+			oki_index_give_way(index);
+			*left = OKI_UNPIN_BLOCKS;
+		}
+		--*left;
 		oki_unpin_block(index, block, lease->account, ns->block_bytes[block->group]);
+	}
 }
 
-void oki_lease_end(struct oki_index *index, struct oki_lease *lease)
+void oki_lease_end(struct oki_index *index, struct oki_lease *lease, struct cds_list_head *ended)
 {
 	struct oki_lease_slot *slot, *next;
 
@@ -159,22 +168,42 @@ void oki_lease_end(struct oki_index *index, struct oki_lease *lease)
 	}
 	cds_list_del(&lease->bucket);
 	cds_list_del(&lease->expiry);
-	unpin(index, lease);
-	lease->account->leases--;
-	account_free_unused(lease->account);
+	cds_list_add_tail(&lease->expiry, ended);
 	index->leases--;
-	free(lease);
 }
 
-void oki_leases_expire(struct oki_index *index, uint64_t now_ns)
+void oki_leases_unpin(struct oki_index *index, struct cds_list_head *ended)
 {
+	struct oki_lease *lease, *next;
+	uint32_t left = OKI_UNPIN_BLOCKS;
+
+	cds_list_for_each_entry_safe (lease, next, ended, expiry) {
+		unpin(index, lease, &left);
+		lease->account->references -= lease->references;
+		lease->account->leases--;
+		account_free_unused(lease->account);
+		free(lease);
+	}
+}
+
+bool oki_leases_expire(struct oki_index *index, uint64_t now_ns)
+{
+	CDS_LIST_HEAD(ended);
+	uint64_t blocks = 0;
+	bool more = false;
+
 	while (!cds_list_empty(&index->lease_expiry)) {
 		struct oki_lease *lease =
 			cds_list_first_entry(&index->lease_expiry, struct oki_lease, expiry);
-		if (lease->expires_ns > now_ns)
-			return;
-		oki_lease_end(index, lease);
+		more = oki_lease_expired(lease, now_ns);
+		if (!more || blocks >= OKI_UNPIN_BLOCKS)
+			break;
+		blocks += lease->references;
+		oki_lease_end(index, lease, &ended);
+		more = false;
 	}
+	oki_leases_unpin(index, &ended);
+	return more;
 }
 
 uint64_t oki_index_expire(struct oki_index *index, uint64_t now_ns)
@@ -182,7 +211,8 @@ uint64_t oki_index_expire(struct oki_index *index, uint64_t now_ns)
 	uint64_t next = UINT64_MAX;
 
 	oki_index_lock(index);
-	oki_leases_expire(index, now_ns);
+	while (oki_leases_expire(index, now_ns))
+		oki_index_give_way(index);
 	if (!cds_list_empty(&index->lease_expiry))
 		next = cds_list_first_entry(&index->lease_expiry, struct oki_lease, expiry)
 			       ->expires_ns;
@@ -214,7 +244,8 @@ static int open_locked(struct oki_index *index, uint32_t namespace_id, uint32_t 
 {
 	oki_leases_expire(index, now_ns);
 	struct oki_lease *lease = oki_lease_find(index, id);
-	if (!lease || lease->namespace_id != namespace_id || !oki_lease_is_current(index, lease))
+	if (!lease || lease->namespace_id != namespace_id || oki_lease_expired(lease, now_ns) ||
+	    !oki_lease_is_current(index, lease))
 		return oki_fail(
 			err, OKV_E_NOENT, OKV_STAGE_PREPARE,
 			"no such lease in this namespace: its shares are spent, it expired, it "
@@ -258,7 +289,8 @@ struct oki_lease *oki_lease_known(struct oki_index *index, uint32_t session, uin
  * A lease slot becomes free only here, when its session releases it, and not when its lease ends:
  * otherwise a late release by the session could hit a new lease in the same slot.
  */
-static void slot_release(struct oki_index *index, struct oki_session *session, uint32_t number)
+static void slot_release(struct oki_index *index, struct oki_session *session, uint32_t number,
+			 struct cds_list_head *ended)
 {
 	struct oki_lease_slot *slot = &session->slots[number];
 	if (!slot->used)
@@ -271,32 +303,41 @@ static void slot_release(struct oki_index *index, struct oki_session *session, u
 		return;
 	cds_list_del(&slot->link);
 	if (cds_list_empty(&lease->holders))
-		oki_lease_end(index, lease);
+		oki_lease_end(index, lease, ended);
 }
 
 void oki_index_lease_release(struct oki_index *index, uint32_t session, uint32_t lease_slot)
 {
+	CDS_LIST_HEAD(ended);
+
 	if (session >= OKW_MAX_SESSIONS || lease_slot >= OKW_LEASES)
 		return;
 	oki_index_lock(index);
 	if (index->sessions[session])
-		slot_release(index, index->sessions[session], lease_slot);
+		slot_release(index, index->sessions[session], lease_slot, &ended);
+	oki_leases_unpin(index, &ended);
 	oki_index_unlock(index);
 }
 
 void oki_index_session_end(struct oki_index *index, uint32_t session)
 {
+	CDS_LIST_HEAD(ended);
+
 	if (session >= OKW_MAX_SESSIONS)
 		return;
 	oki_index_lock(index);
 	struct oki_session *gone = index->sessions[session];
 	if (gone) {
-		for (uint32_t i = 0; i < OKW_LEASES; i++)
-			slot_release(index, gone, i);
 		index->sessions[session] = NULL;
+		for (uint32_t i = 0; i < OKW_LEASES; i++) {
+			slot_release(index, gone, i, &ended);
+			if ((i + 1) % OKI_UNPIN_BLOCKS == 0)
+				oki_index_give_way(index);
+		}
 		gone->account->gone = true;
 		account_free_unused(gone->account);
 		free(gone);
+		oki_leases_unpin(index, &ended);
 	}
 	oki_index_unlock(index);
 }
