@@ -269,12 +269,14 @@ static int count_units(struct oki_geometry *geometry, const struct oki_schema *s
 		unit = own < unit ? own : unit;
 	}
 	for (uint32_t g = 0; g < geometry->group_count; g++) {
-		if (stride[g] % unit || stride[g] / unit > UINT32_MAX / geometry->page_count[g])
+		uint64_t units = stride[g] / unit;
+		if (stride[g] % unit || units > UINT32_MAX ||
+		    units * geometry->page_count[g] > UINT32_MAX)
 			return REFUSE(err,
 				      "group %u: page_stride %llu is no multiple of %llu, that of "
 				      "another group, with shared groups",
 				      g, LL(stride[g]), LL(unit));
-		geometry->page_units[g] = (uint32_t)(stride[g] / unit);
+		geometry->page_units[g] = (uint32_t)units;
 	}
 	return 0;
 }
